@@ -1,0 +1,62 @@
+"""Figures as people read them: 48,120 tokens, 1.2 GiB, 3 min 04 s, accept length 1.84."""
+
+from typing import Any
+
+_LABELS = {
+    "loss": "loss",
+    "accept_length": "accept length",
+    "tokens_per_s": "tokens/s",
+    "data_wait": "data wait",
+    "lr": "lr",
+}
+_SHARES = ("data_wait", "share", "utilisation")
+
+
+def quantity(value: float) -> str:
+    """48120 as 48,120; 0.5 as 0.5; 1234.56 as 1,235."""
+    if value != value:  # NaN
+        return "nan"
+    if float(value).is_integer() or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `4 s`, `3 min 04 s` or `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(bytes_: float) -> str:
+    """Bytes in powers of two with the unit named."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(bytes_) < 1024:
+            return f"{bytes_:,.0f} {unit}" if unit == "B" else f"{bytes_:,.1f} {unit}"
+        bytes_ /= 1024
+    return f"{bytes_:,.1f} TiB"
+
+
+def field_text(name: str, value: Any) -> str:
+    """One further field of a progress report: `free_bytes=1<<30` as `free 1.0 GiB`, `loss=2.5` as `loss 2.50`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"{name.replace('_', ' ')} {value}"
+    if name == "bytes" or name.endswith("_bytes"):
+        label = name.removesuffix("_bytes").removesuffix("bytes")
+        return f"{label} {size(value)}".strip().replace("_", " ")
+    if name.endswith("bytes_per_s"):
+        label = name.removesuffix("bytes_per_s").strip("_").replace("_", " ")
+        return f"{label} {value / 1e9:.2f} GB/s".strip()
+    if name.endswith("_gib"):
+        return f"{name.removesuffix('_gib').replace('_', ' ')} {value:,.1f} GiB"
+    if name.endswith("_per_s"):
+        return f"{quantity(value)} {name.removesuffix('_per_s').replace('_', ' ')}/s"
+    if any(share in name for share in _SHARES) and 0 <= value <= 1:
+        return f"{name.replace('_', ' ')} {value:.1%}"
+    label = _LABELS.get(name, name.replace("_", " "))
+    if isinstance(value, float) and not value.is_integer():
+        return f"{label} {value:.2e}" if name == "lr" else f"{label} {value:.3g}"
+    return f"{label} {quantity(value)}"
