@@ -1,0 +1,54 @@
+"""What Hydra and OmegaConf complain of, said as: which key, what is wrong, what to write instead."""
+
+import dataclasses
+import difflib
+import re
+from pathlib import Path
+
+from omegaconf.errors import OmegaConfBaseException
+
+
+def _known_keys(error: OmegaConfBaseException) -> list[str]:
+    kind = error.object_type
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+
+
+def explain(error: BaseException) -> str:
+    """One or two lines for a composition error; the first line of its own text where we know nothing better."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        key, names = cause.full_key, _known_keys(cause)
+        leaf = str(cause.key) if cause.key is not None else key.rsplit(".", 1)[-1]
+        if names and leaf not in names:
+            close = difflib.get_close_matches(leaf, names, n=1)
+            hint = f"did you mean {key.removesuffix(leaf)}{close[0]}?" if close else f"known here: {', '.join(names)}"
+            return f"{key}: no such key; {hint}"
+        reason = (cause.msg or str(cause)).strip().splitlines()[0]
+        return f"{key}: {reason}"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    # Hydra lists where it searched; the options are what a user wants to read.
+    keep = [line for line in lines if not re.match(r"\s*(Config search path|.*provider=)", line)]
+    return "\n".join(keep[:12]) or type(error).__name__
+
+
+def choices(conf: Path) -> str:
+    """What `python run.py` with nothing chosen says: the experiments, each with its own first comment."""
+    rows = []
+    for path in sorted((conf / "experiment").glob("*.yaml")):
+        comments = [line.lstrip("# ").strip() for line in path.read_text().splitlines() if line.startswith("#")]
+        about = [line for line in comments if line and not line.startswith(("@package", "python run.py"))]
+        rows.append(f"  experiment={path.stem:<12} {about[0] if about else ''}")
+    return "\n".join(
+        [
+            "Nothing chosen. An experiment is a complete configuration:",
+            *rows,
+            "",
+            "  python run.py experiment=quickstart              train a drafter of a small real model on this machine's CPU",
+            "  python run.py experiment=kimi_k25 mode=plan      print every command, byte and artifact; start nothing",
+            "  python run.py experiment=quickstart --cfg job    show the composed configuration",
+            "",
+            "Or compose your own: target=..., dataset=..., server=..., trainer=...  (the groups under conf/; README.md, 'Your own model')",
+        ]
+    )

@@ -1,0 +1,59 @@
+"""From a composed (or saved) configuration to the typed, validated `Config`."""
+
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from eagle3.config.schema import Config
+from eagle3.config.validate import check_missing, validate
+
+PROJECT = Path(__file__).resolve().parents[3]
+"""The folder that holds run.py and conf/; relative `paths` are taken from here, so a command works from any folder."""
+
+
+def from_root(path: str) -> str:
+    """An absolute path as it is, a relative one under the project's folder."""
+    return str(PROJECT / Path(path).expanduser())
+
+
+def register() -> None:
+    """Makes the schema and the `from_root` resolver known to Hydra; call before composing."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("from_root", from_root, replace=True)
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration with every interpolation resolved, as plain containers.
+
+    Raises:
+        ConfigError: a value that must be given is missing; the message names the key.
+    """
+    check_missing(cfg)
+    container = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def load(container: dict[str, Any] | DictConfig) -> Config:
+    """The typed configuration.
+
+    Raises:
+        ConfigError: a rule between fields does not hold, or a value is missing.
+        omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
+    """
+    merged = OmegaConf.merge(OmegaConf.structured(Config), container)
+    assert isinstance(merged, DictConfig)
+    check_missing(merged)
+    config = OmegaConf.to_object(merged)
+    assert isinstance(config, Config)
+    validate(config)
+    return config
+
+
+def load_file(path: Path) -> Config:
+    """`load` of a run's config.yaml."""
+    loaded = OmegaConf.load(path)
+    assert isinstance(loaded, DictConfig)
+    return load(loaded)

@@ -1,0 +1,156 @@
+"""The rules between fields. Every message names the key, its value, and what to write instead."""
+
+from collections.abc import Iterable
+
+from omegaconf import DictConfig, OmegaConf
+
+from eagle3.config.schema import Config
+from eagle3.errors import ConfigError
+
+STAGES = ("prepare", "extract", "train", "evaluate", "report")
+
+
+def check_missing(cfg: DictConfig) -> None:
+    """Raises ConfigError naming the values that must be given and are not."""
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    if missing:
+        groups = [key for key in missing if key in ("target", "dataset")]
+        remedy = f"choose one, e.g. {groups[0]}=<option> (see conf/{groups[0]}/)" if groups else "give each a value"
+        raise ConfigError(f"{', '.join(missing)}: not set; {remedy}")
+
+
+def default_boundaries(num_layers: int) -> list[int]:
+    """[2, n//2, n-3]: what SGLang captures for a drafter that names nothing.
+
+    Raises:
+        ConfigError: the model is too shallow for three distinct boundaries.
+    """
+    boundaries = sorted({2, num_layers // 2, num_layers - 3})
+    if len(boundaries) < 3 or boundaries[0] < 1:
+        raise ConfigError(
+            f"layers.boundaries: null means [2, n//2, n-3], which a model of {num_layers} layers is too shallow for; "
+            f"name them, e.g. layers.boundaries=[1,{max(num_layers - 1, 2)}]"
+        )
+    return boundaries
+
+
+def boundaries_of(cfg: Config, num_layers: int) -> tuple[list[int], list[int]]:
+    """(boundaries to train on, boundaries to capture), both ascending, for a target of `num_layers` layers.
+
+    Raises:
+        ConfigError: a boundary that the model does not have, or one trained on and not captured.
+    """
+    boundaries = cfg.layers.boundaries if cfg.layers.boundaries is not None else default_boundaries(num_layers)
+    capture = cfg.layers.capture if cfg.layers.capture is not None else boundaries
+    for key, values in (("layers.boundaries", boundaries), ("layers.capture", capture)):
+        wrong = [b for b in values if not 1 <= b < num_layers]
+        if wrong:
+            raise ConfigError(
+                f"{key}: {wrong} outside 1..{num_layers - 1}; boundary b is the output of layer b-1, "
+                f"and this target has layers 0..{num_layers - 1}"
+            )
+    return boundaries, capture
+
+
+def _one_of(key: str, value: str, allowed: Iterable[str]) -> None:
+    allowed = tuple(allowed)
+    if value not in allowed:
+        raise ConfigError(f"{key}: {value!r} is not one of {', '.join(allowed)}")
+
+
+def _at_least(key: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise ConfigError(f"{key}: {value} is too small; give at least {least}")
+
+
+def _share(key: str, value: float, *, zero: bool) -> None:
+    if not ((0 <= value if zero else 0 < value) and value < 1):
+        raise ConfigError(f"{key}: {value} is not a share; give a number {'from 0' if zero else 'above 0'} and below 1")
+
+
+def _check_layers(cfg: Config) -> None:
+    boundaries, capture = cfg.layers.boundaries, cfg.layers.capture
+    for key, values in (("layers.boundaries", boundaries), ("layers.capture", capture)):
+        if values is not None and (not values or values != sorted(set(values))):
+            raise ConfigError(f"{key}: {values} must be ascending and without repeats, e.g. {sorted(set(values)) or [2, 15, 27]}")
+    if boundaries and capture and not set(boundaries) <= set(capture):
+        lost = sorted(set(boundaries) - set(capture))
+        raise ConfigError(f"layers.capture: lacks {lost}, which layers.boundaries trains on; add them to layers.capture")
+    if cfg.target.shape is not None:
+        boundaries_of(cfg, cfg.target.shape.num_layers)
+
+
+def _check_server(cfg: Config) -> None:
+    _one_of("server.device", cfg.server.device, ("cpu", "cuda"))
+    _at_least("server.tp", cfg.server.tp, 1)
+    _at_least("server.concurrency", cfg.server.concurrency, 1)
+    if cfg.server.device == "cpu" and cfg.server.tp != 1:
+        raise ConfigError(f"server.tp: {cfg.server.tp} with server.device=cpu; a CPU server is one process, set server.tp=1")
+    if not 0 <= cfg.server.port < 65536:
+        raise ConfigError(f"server.port: {cfg.server.port} is not a port; give 1..65535, or 0 for a free one")
+    for role in ("extraction", "serving"):
+        for name in getattr(cfg.nccl, role).env:
+            if not name.startswith("NCCL_"):
+                raise ConfigError(f"nccl.{role}.env.{name}: not an NCCL variable; other variables belong in server.env")
+
+
+def _check_data(cfg: Config) -> None:
+    _one_of("dataset.on_long", cfg.dataset.on_long, ("truncate", "skip"))
+    _one_of("dataset.dtype", cfg.dataset.dtype, ("bfloat16",))
+    _one_of("server.dtype", cfg.server.dtype, ("bfloat16",))
+    _at_least("dataset.max_length", cfg.dataset.max_length, 4)
+    _share("dataset.held_out", cfg.dataset.held_out, zero=False)
+    if cfg.dataset.limit is not None:
+        _at_least("dataset.limit", cfg.dataset.limit, 2)
+    if not 0 < cfg.dataset.shard_gib <= 64:
+        raise ConfigError(f"dataset.shard_gib: {cfg.dataset.shard_gib} is out of range; 1 to 4 is sensible")
+    _at_least("prepare.max_new_tokens", cfg.prepare.max_new_tokens, 1)
+    shape = cfg.target.shape
+    if shape is not None and cfg.dataset.max_length > shape.context_length:
+        raise ConfigError(
+            f"dataset.max_length: {cfg.dataset.max_length} is more than the target's context of "
+            f"{shape.context_length} tokens; set dataset.max_length={shape.context_length} or less"
+        )
+
+
+def _check_training(cfg: Config) -> None:
+    _one_of("loss.kind", cfg.loss.kind, ("ce", "kl", "lk"))
+    _at_least("loss.ttt_steps", cfg.loss.ttt_steps, 1)
+    if not 0 < cfg.loss.step_decay <= 1:
+        raise ConfigError(f"loss.step_decay: {cfg.loss.step_decay} is out of range; give a number above 0, at most 1")
+    if len(cfg.optim.betas) != 2 or not all(0 <= beta < 1 for beta in cfg.optim.betas):
+        raise ConfigError(f"optim.betas: {cfg.optim.betas} must be two numbers from 0 and below 1, e.g. [0.9, 0.95]")
+    if cfg.optim.lr <= 0:
+        raise ConfigError(f"optim.lr: {cfg.optim.lr} must be above 0")
+    _share("optim.warmup_ratio", cfg.optim.warmup_ratio, zero=True)
+    _one_of("trainer.accelerator", cfg.trainer.accelerator, ("cpu", "gpu"))
+    _one_of("trainer.precision", cfg.trainer.precision, ("bf16", "fp32"))
+    for name in ("epochs", "tokens_per_batch", "accumulate", "checkpoint_every", "log_every"):
+        _at_least(f"trainer.{name}", getattr(cfg.trainer, name), 1)
+    if cfg.trainer.max_steps is not None:
+        _at_least("trainer.max_steps", cfg.trainer.max_steps, 1)
+    shape = cfg.target.shape
+    _at_least("drafter.draft_vocab_size", cfg.drafter.draft_vocab_size, 2)
+    if shape is not None and cfg.drafter.draft_vocab_size > shape.vocab_size:
+        raise ConfigError(
+            f"drafter.draft_vocab_size: {cfg.drafter.draft_vocab_size} is more than the target's vocabulary of "
+            f"{shape.vocab_size}; give at most that"
+        )
+
+
+def validate(cfg: Config) -> None:
+    """Checks every rule that needs no model at hand.
+
+    Raises:
+        ConfigError: names the key and the remedy.
+    """
+    _one_of("mode", cfg.mode, ("run", "plan"))
+    _one_of("until", cfg.until, STAGES)
+    _one_of("evaluate.kind", cfg.evaluate.kind, ("simulated",))
+    _one_of("tracking.mode", cfg.tracking.mode, ("offline", "online", "disabled"))
+    if not cfg.name or "/" in cfg.name or cfg.name.startswith("."):
+        raise ConfigError(f"name: {cfg.name!r} names a folder under runs/; use letters, digits, - and _")
+    _check_layers(cfg)
+    _check_server(cfg)
+    _check_data(cfg)
+    _check_training(cfg)
