@@ -1,0 +1,33 @@
+# make quickstart   install, then a drafter for a small real model on this machine's CPU
+# make install      the environment alone (.venv, about 10 GB)
+# make test         all tests            make check   ruff, formatting, types, import order
+# make lock         compile requirements.txt anew after a change of pyproject.toml or requirements.in
+# From any folder: make -C /path/to/eagle3 quickstart.     Another Python: make install PYTHON=python3.12
+ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+BIN := $(ROOT)/.venv/bin
+export PYTHON
+
+.PHONY: help quickstart install test check format lock
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '1,5s/^# //p' $(ROOT)/Makefile
+
+quickstart: install
+	$(BIN)/python $(ROOT)/run.py experiment=quickstart
+
+install:
+	@bash $(ROOT)/scripts/install.sh
+
+test: install
+	cd $(ROOT) && $(BIN)/python -m pytest
+
+check: install
+	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+format: install
+	cd $(ROOT) && $(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+lock:
+	cd $(ROOT) && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --prerelease=allow --no-emit-index-url \
+	  --no-annotate --no-header --no-emit-package eagle3 requirements.in --output-file requirements.txt

@@ -1,0 +1,88 @@
+"""Where stages keep what they make: folders named by a fingerprint of everything that determines them.
+
+A finished folder holds `DONE`; anything else in it belongs to a stage that was interrupted and will continue.
+Nothing here knows about tensors.
+"""
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3.errors import Eagle3Error
+from eagle3.metrics import Reporter
+
+DONE = "DONE"
+
+
+def fingerprint(inputs: dict[str, Any]) -> str:
+    """16 hexadecimal digits of the SHA-256 of the inputs as canonical JSON."""
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A stage's folder, and what determined it."""
+
+    stage: str
+    folder: Path
+    inputs: dict[str, Any]
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / DONE).is_file()
+
+    def finish(self) -> None:
+        """Marks the folder complete; the last thing that a stage does."""
+        (self.folder / DONE).touch()
+
+    def prepare(self) -> None:
+        """Makes the folder and notes in inputs.json what it is made from.
+
+        Raises:
+            Eagle3Error: the folder can't be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "inputs.json").write_text(json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise Eagle3Error(
+                f"paths.artifacts: {self.folder} can't be written ({error.strerror}); "
+                "make it writable, or choose another place with paths.artifacts=/folder"
+            ) from error
+
+
+@contextmanager
+def locked(folder: Path, reporter: Reporter) -> Iterator[None]:
+    """Holds the folder for one process; another that wants it waits, and then finds it DONE.
+
+    The lock is the kernel's (flock): it goes when its owner does, however that ends.
+    """
+    with (folder / "LOCK").open("w") as file:
+        waited = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not waited:
+                    reporter.note(f"another run is making {folder}; waiting for it")
+                waited = True
+                time.sleep(1.0)
+        yield
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; {} when there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        raise Eagle3Error(f"{path}: not valid JSON ({error}); delete its folder and run again") from error

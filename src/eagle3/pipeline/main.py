@@ -1,0 +1,97 @@
+"""What surrounds an experiment: signals, exit codes, and errors in words that a user can act on."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from eagle3 import config
+from eagle3.config.explain import choices, explain
+from eagle3.config.secrets import check_secrets
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, Eagle3Error
+
+_signals = 0
+_failures: list[Eagle3Error] = []
+
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    """The first stops the run in order; a second is told to wait; a third leaves (children die with this process)."""
+    global _signals
+    _signals += 1
+    if _signals == 1:
+        raise KeyboardInterrupt
+    if _signals == 2:
+        os.write(2, b"\nstopping: finished work is being kept; once more leaves at once\n")
+        return
+    os._exit(EXIT_INTERRUPTED)
+
+
+def main(job: Callable[[], None]) -> int:
+    """Runs the Hydra job and returns the exit code: 0 done, 1 failed, 2 bad config, 130 interrupted."""
+    signal.signal(signal.SIGINT, _on_signal)
+    signal.signal(signal.SIGTERM, _on_signal)
+    try:
+        job()
+        if _failures:
+            raise _failures[0]
+        return EXIT_DONE
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is kept; the same command continues", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Eagle3Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    except BrokenPipeError:  # `python run.py mode=plan | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+
+
+def run_job(cfg: DictConfig) -> None:
+    """One composed job: checks it, then prints its plan or runs it."""
+    hydra = HydraConfig.get()
+    run_dir = Path(hydra.runtime.output_dir)
+    if OmegaConf.is_missing(cfg, "target") and OmegaConf.is_missing(cfg, "dataset"):
+        _drop_if_empty(run_dir)
+        print(choices(config.PROJECT / "conf"))
+        raise SystemExit(EXIT_BAD_CONFIG)
+    try:
+        check_secrets(cfg)
+        typed = config.load(cfg)
+        chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if option is not None}
+        if typed.mode == "plan":
+            from eagle3.pipeline.plan import print_plan
+
+            print_plan(typed)
+        else:
+            from eagle3.config.snapshot import write_snapshot
+            from eagle3.pipeline.experiment import run_experiment
+
+            write_snapshot(run_dir, cfg, chosen, list(hydra.overrides.task))
+            run_experiment(typed, run_dir, chosen)
+    except Eagle3Error as error:
+        # Hydra would put a line of its own before the message; in a sweep it must know, to go on with the next job.
+        if hydra.mode == RunMode.MULTIRUN:
+            raise
+        _failures.append(error)
+    finally:
+        _drop_if_empty(run_dir)
+
+
+def _drop_if_empty(run_dir: Path) -> None:
+    """Hydra makes the run folder before it calls us; one that nothing was written to is only clutter."""
+    for folder in (run_dir, run_dir.parent):
+        try:
+            folder.rmdir()
+        except OSError:
+            return
