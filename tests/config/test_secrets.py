@@ -1,0 +1,39 @@
+"""No secret reaches a snapshot, a log or W&B."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from eagle3.config.secrets import check_secrets, looks_secret, redact
+from eagle3.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "api_key", "server.password", "AWS_SECRET_ACCESS_KEY"])
+def test_secret_names(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "tokens_per_batch", "tokenizer", "monkey", "keyboard", "skip_tokenizer_init"])
+def test_ordinary_names(name: str) -> None:
+    assert not looks_secret(name)
+
+
+def test_a_secret_read_from_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
+    with pytest.raises(ConfigError, match=r"server\.env\.X: reads the secret HF_TOKEN"):
+        check_secrets(OmegaConf.create({"server": {"env": {"X": "${oc.env:HF_TOKEN}"}}}))
+
+
+def test_a_secret_pasted_into_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
+    with pytest.raises(ConfigError, match="tracking.tags"):
+        check_secrets(OmegaConf.create({"tracking": {"tags": ["x hf_abcdefghijkl"]}}))
+
+
+def test_a_key_named_like_a_secret_is_refused() -> None:
+    with pytest.raises(ConfigError, match="api_key: looks like a secret"):
+        check_secrets(OmegaConf.create({"server": {"flags": {"common": {"api_key": "abc"}}}}))
+
+
+def test_redact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    assert redact("login 0123456789abcdef now") == "login <WANDB_API_KEY> now"
