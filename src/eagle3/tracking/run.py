@@ -1,57 +1,249 @@
-"""The W&B run: one for each eagle3 run, owned by the parent process, offline unless asked otherwise."""
+"""The W&B run: one for each eagle3 run, owned by the parent process, offline unless asked otherwise.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+W&B is a witness, not a part of the work: a missing login stops an online run before anything has started; whatever
+goes wrong with W&B later (network, disk, its service killed) becomes one warning, and the run goes on.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from eagle3.config.schema import Config, TrackingConfig
+from eagle3.config.schema import Config
+from eagle3.config.secrets import redact
+from eagle3.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.tracking.artifacts import dataset_artifact, drafter_artifact, placed_under
+from eagle3.tracking.login import WAYS_OUT, require_login
+
+AXES = {
+    "prepare": "prepare/conversations",
+    "extract": "extract/sequences",
+    "train": "train/step",
+    "val": "train/step",
+    "eval": "eval/sequences",
+}
+"""Namespace -> the metric that its plots have as x axis. A row's `step` is the value of that axis."""
+
+_JOB_TYPES = {"report": "evaluate"}
+_INIT_TIMEOUT_S = 30.0
+_FINISH_TIMEOUT_S = 120.0
+_LONGEST_TAG = 64
+
+__all__ = ["AXES", "TrackedRun", "exit_code", "open_run", "require_login", "tags"]
 
 
 class TrackedRun:
-    """A `Reporter` that writes to W&B, and the rest that a run leaves there. No method ever raises for W&B's sake."""
+    """A `Reporter` that writes to W&B, and the rest that a run leaves there. No method raises for W&B's sake."""
+
+    def __init__(self, run: Any, run_dir: Path, cfg: Config, warn: Callable[[str], None]) -> None:
+        self._run, self._run_dir, self._cfg, self._warn = run, run_dir, cfg, warn
 
     @property
     def folder(self) -> Path | None:
         """The run's folder under run_dir/wandb, for `wandb sync`; None when nothing is tracked."""
-        raise NotImplementedError
+        return Path(self._run.settings.sync_dir) if self._run is not None else None
+
+    @property
+    def url(self) -> str | None:
+        """The run's page; None offline."""
+        return self._run.url if self._run is not None and not self._run.offline else None
 
     def log(self, values: dict[str, Any], step: int | None = None) -> None:
-        raise NotImplementedError
+        row = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+        if step is not None:
+            for namespace in {name.split("/", 1)[0] for name in row}:
+                if (axis := AXES.get(namespace)) is not None:
+                    row.setdefault(axis, step)
+        if row and self._run is not None and not self._try("a row of figures", lambda run: run.log(row)):
+            self._warn("W&B is left out from here on; metrics.jsonl has everything")
+            self._run = None
+            _stop_service(EXIT_FAILED)
 
     def progress(self, done: float, total: float, **fields: Any) -> None:
-        """Transient: not kept."""
+        """Passing: for the terminal only."""
 
     def note(self, text: str) -> None:
-        """Not kept."""
+        """Passing: for the terminal only."""
 
     def summary(self, values: dict[str, Any]) -> None:
         """Figures to sort and compare runs by."""
-        raise NotImplementedError
+        self._try("the summary", lambda run: run.summary.update(values))
 
     def plots(self, folder: Path) -> None:
         """Logs every PNG of `folder` as plots/<name>."""
-        raise NotImplementedError
+
+        def log_images(run: Any) -> None:
+            import wandb
+
+            images = {f"plots/{path.stem}": wandb.Image(str(path)) for path in sorted(folder.glob("*.png"))}
+            if images:
+                run.log(images)
+
+        self._try("the plots", log_images)
 
     def dataset(self, folder: Path) -> None:
         """Logs the dataset's manifest (never its shards) as an artifact of type dataset."""
-        raise NotImplementedError
+        if self._cfg.tracking.artifacts:
+            self._try("the dataset's manifest", lambda run: run.log_artifact(dataset_artifact(folder)))
 
     def drafter(self, folder: Path, metadata: dict[str, Any] | None = None) -> None:
         """Logs a drafter folder as an artifact of type model."""
-        raise NotImplementedError
+        if self._cfg.tracking.artifacts:
+            name = self._cfg.target.name
+            self._try("the drafter", lambda run: run.log_artifact(drafter_artifact(folder, name, metadata or {})))
 
+    def finish(self, exit_code: int) -> None:
+        """Ends the run and W&B's service process; a second call does nothing."""
+        if self._run is not None:
+            self._try("the end of the run", lambda run: run.finish(exit_code=exit_code))
+            self._run = None
+            _stop_service(exit_code)
 
-def require_login(tracking: TrackingConfig) -> None:
-    """Raises ConfigError when `tracking.mode=online` and no W&B login is found. Starts nothing; call it early."""
-    raise NotImplementedError
+    def _try(self, what: str, action: Callable[[Any], object]) -> bool:
+        if self._run is None:
+            return True
+        try:
+            with placed_under(self._run_dir):
+                action(self._run)
+        except Exception as error:
+            self._warn(f"W&B did not take {what}: {_line(error)}")
+            return False
+        return True
 
 
 @contextmanager
-def open_run(cfg: Config, run_dir: Path, choices: dict[str, str], provenance: dict[str, Any]) -> Iterator[TrackedRun]:
+def open_run(
+    cfg: Config,
+    run_dir: Path,
+    choices: dict[str, Any],
+    provenance: dict[str, Any],
+    warn: Callable[[str], None] | None = None,
+) -> Iterator[TrackedRun]:
     """Opens the run, yields it, and finishes it on every way out with the exit code that the exception means.
 
-    choices: `hydra.runtime.choices`, for tags. Files land under run_dir/wandb.
+    choices: `hydra.runtime.choices`, for tags. warn: shows one line; standard error without it. Files land under
+    run_dir/wandb.
+
+    Raises:
+        ConfigError: online without a login, or with one that W&B refuses.
     """
-    raise NotImplementedError
-    yield
+    warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr))
+    require_login(cfg.tracking)
+    tracked = TrackedRun(_start(cfg, run_dir, choices, provenance, warn), run_dir, cfg, warn)
+    code = 0
+    try:
+        yield tracked
+    except BaseException as error:
+        code = exit_code(error)
+        raise
+    finally:
+        tracked.finish(code)
+
+
+def exit_code(error: BaseException) -> int:
+    """The process's exit code for an exception that ends it."""
+    if isinstance(error, Eagle3Error):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return EXIT_FAILED
+
+
+def tags(choices: dict[str, Any], further: list[str]) -> tuple[str, ...]:
+    """`group=option` of each Hydra choice (its own groups left out), and the configured ones."""
+    chosen = [f"{group.split('@')[-1]}={option}" for group, option in choices.items() if option is not None]
+    kept = [tag for tag in chosen if not tag.startswith(("hydra/", "snapshot="))]
+    return tuple(dict.fromkeys(tag[:_LONGEST_TAG] for tag in [*kept, *further] if tag))
+
+
+def _start(
+    cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[str, Any], warn: Callable[[str], None]
+) -> Any:
+    """The open wandb.Run, or None: not wanted, or not to be had (which is said)."""
+    if cfg.tracking.mode == "disabled":
+        return None
+    mode = cfg.tracking.mode
+    try:
+        (run_dir / "wandb").mkdir(parents=True, exist_ok=True)
+        try:
+            return _init(cfg, run_dir, choices, provenance, mode)
+        except Exception as error:
+            if mode != "online":
+                raise
+            from wandb.errors import AuthenticationError, UsageError
+
+            if isinstance(error, AuthenticationError | UsageError):
+                raise ConfigError(f"tracking.mode: W&B refuses the login: {_line(error)}; {WAYS_OUT}") from error
+            warn(f"W&B can't be reached, so this run is written offline (sync it later): {_line(error)}")
+            return _init(cfg, run_dir, choices, provenance, "offline")
+    except ConfigError:
+        raise
+    except Exception as error:
+        warn(f"W&B could not start, so this run is not tracked: {_line(error)}")
+        _stop_service(EXIT_FAILED)
+        return None
+
+
+def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[str, Any], mode: str) -> Any:
+    with placed_under(run_dir):
+        import wandb
+
+        settings = wandb.Settings(
+            mode="online" if mode == "online" else "offline",
+            root_dir=str(run_dir),
+            project=cfg.tracking.project,
+            entity=cfg.tracking.entity,
+            run_group=cfg.tracking.group or cfg.name,
+            run_job_type=_JOB_TYPES.get(cfg.until, cfg.until),
+            run_name=f"{cfg.name}/{run_dir.name}",
+            run_tags=tags(choices, cfg.tracking.tags),
+            reinit="create_new",
+            silent=True,
+            console="off",
+            save_code=False,
+            disable_code=True,
+            disable_job_creation=True,
+            # A remote's address can carry a token; the commit alone says what is needed.
+            disable_git=True,
+            git_commit=(provenance.get("git") or {}).get("commit"),
+            init_timeout=_INIT_TIMEOUT_S,
+            finish_timeout=_FINISH_TIMEOUT_S,
+            x_stats_track_process_tree=True,
+            x_stats_disk_paths=[str(run_dir)],
+        )
+        config = {**dataclasses.asdict(cfg), "choices": dict(choices), "provenance": _short(provenance)}
+        run = wandb.init(config=_redacted(config), settings=settings)
+    os.environ.pop("WANDB_SERVICE", None)  # children must not join this run's service
+    for namespace, axis in AXES.items():
+        run.define_metric(axis)
+        run.define_metric(f"{namespace}/*", step_metric=axis)
+    return run
+
+
+def _short(provenance: dict[str, Any]) -> dict[str, Any]:
+    git = provenance.get("git")
+    return {**provenance, "git": {k: v for k, v in git.items() if k != "diff"}} if isinstance(git, dict) else provenance
+
+
+def _redacted(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {str(key): _redacted(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_redacted(value) for value in node]
+    return redact(node) if isinstance(node, str) else node
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _stop_service(code: int) -> None:
+    if "wandb" in sys.modules:
+        with suppress(Exception):
+            sys.modules["wandb"].teardown(exit_code=code)
