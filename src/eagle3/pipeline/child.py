@@ -1,0 +1,44 @@
+"""A stage in a process of its own: started with an explicit job file, watched through the figures that it reports."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, ConfigError, TrainingError
+from eagle3.metrics import Reporter, Tail, replay
+from eagle3.server.process import ProcessTree, log_tail
+
+POLL_S = 0.2
+STOP_S = 60.0
+"""How long a child may take to save its checkpoint when it is asked to stop."""
+
+
+def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: Reporter) -> None:
+    """Runs `python -m module out/job.json` to its end; its reports pass on to `reporter` as they come.
+
+    Raises:
+        ConfigError, TrainingError: the child failed; the message is its own.
+        KeyboardInterrupt: passed on after the child has stopped in order.
+    """
+    job_file = out / "job.json"
+    job_file.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
+    tail = Tail(out / "metrics.jsonl")
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with ProcessTree([sys.executable, "-m", module, str(job_file)], environment, log, stop_timeout_s=STOP_S) as child:
+        while (code := child.poll()) is None:
+            for row in tail.rows():
+                replay(row, reporter)
+            time.sleep(POLL_S)
+        for row in tail.rows():
+            replay(row, reporter)
+    if code == 0:
+        return
+    said = [line for line in log_tail(log, 200).splitlines() if line.startswith("error: ")]
+    message = said[-1].removeprefix("error: ") if said else f"it left no message; the end of its log:\n{log_tail(log, 15)}"
+    kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    raise kind(f"{message}\n(exit code {code}, log: {log}; what was saved is kept: the same command continues)")

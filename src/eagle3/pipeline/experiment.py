@@ -1,0 +1,205 @@
+"""Runs one experiment: each stage in turn, or its artifact reused; tracked from the first to the last."""
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from eagle3.config import Config
+from eagle3.config.provenance import provenance
+from eagle3.config.validate import STAGES
+from eagle3.data.space import dataset_bytes, require_space
+from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
+from eagle3.pipeline.artifacts import Artifact, locked, read_json
+from eagle3.pipeline.child import run_child
+from eagle3.pipeline.stages import Stages, artifacts_root, cache_root, captured, find_inputs, stages_of
+from eagle3.server.flags import plugin_sha256
+from eagle3.target.resolve import resolve_target
+from eagle3.tracking.console import ConsoleReporter, FanOut
+from eagle3.tracking.report import ReportInputs, StageRecord, final_table, write_report
+from eagle3.tracking.run import TrackedRun, open_run, require_login
+
+
+def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
+    """Everything up to `cfg.until`.
+
+    Raises:
+        Eagle3Error: what was finished is kept, and the same command continues.
+        KeyboardInterrupt: likewise.
+    """
+    require_login(cfg.tracking)
+    find_inputs(cfg)
+    _require_space_early(cfg)
+    made = provenance(sys.argv)
+    _write_json(run_dir / "provenance.json", made)
+    (run_dir / "logs").mkdir(exist_ok=True)
+    console = ConsoleReporter()
+    try:
+        with open_run(cfg, run_dir, choices, made) as tracked:
+            target = resolve_target(cfg.target, cache_root(cfg), console)
+            stages = stages_of(cfg, target)
+            made |= _identities(stages)
+            _write_json(run_dir / "provenance.json", made)
+            run = _Run(cfg, run_dir, stages, console, tracked)
+            for artifact in stages.in_order()[: STAGES.index(cfg.until) + 1]:
+                run.stage(artifact)
+            run.report(made)
+    finally:
+        console.close()
+
+
+def _require_space_early(cfg: Config) -> None:
+    """With the expected size in the config, a disk that is too small is refused before a model is even fetched."""
+    if cfg.dataset.tokens is None or cfg.target.shape is None or cfg.until == "prepare":
+        return
+    capture = cfg.layers.capture or cfg.layers.boundaries
+    states = (len(capture) if capture else 3) + 1
+    base = artifacts_root(cfg) / "extract"
+    needed = dataset_bytes(cfg.dataset.tokens, cfg.target.shape.hidden_size, states, cfg.dataset.dtype)
+    if not any(base.glob("*/*/DONE")) and not any(base.glob("*/*/manifest.json")):
+        require_space(needed, base)
+
+
+def _identities(stages: Stages) -> dict[str, Any]:
+    """What the artifacts are: the second half of the provenance."""
+    return {
+        "target": {
+            "name": stages.target.name,
+            "source": stages.target.source,
+            "path": str(stages.target.path),
+            "fingerprint": stages.target.fingerprint,
+        },
+        "plugin_sha256": plugin_sha256(),
+        "boundaries": stages.boundaries,
+        "artifacts": {artifact.stage: str(artifact.folder) for artifact in stages.in_order()},
+    }
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
+
+
+@dataclasses.dataclass
+class _Run:
+    cfg: Config
+    run_dir: Path
+    stages: Stages
+    console: ConsoleReporter
+    tracked: TrackedRun
+    records: list[StageRecord] = dataclasses.field(default_factory=list)
+
+    def stage(self, artifact: Artifact) -> None:
+        """Makes the artifact, or takes the one that is there."""
+        began, reused = time.monotonic(), artifact.done
+        if not reused:
+            artifact.prepare()
+            with locked(artifact.folder, self.console):
+                reused = artifact.done  # another run may have made it while we waited
+                if not reused:
+                    self._make(artifact)
+                    artifact.finish()
+        if reused:
+            self.console.reused(artifact.stage, str(artifact.folder))
+            for row in Tail(artifact.folder / "metrics.jsonl").rows():
+                replay(row, self.tracked)
+        self.records.append(StageRecord(artifact.stage, artifact.folder, time.monotonic() - began, reused))
+
+    def _make(self, artifact: Artifact) -> None:
+        actions: dict[str, Callable[[Artifact], None]] = {
+            "prepare": self._prepare,
+            "extract": self._extract,
+            "train": self._train,
+            "evaluate": self._evaluate,
+        }
+        with self.console.stage(artifact.stage):
+            actions[artifact.stage](artifact)
+
+    @contextmanager
+    def _reporting(self, artifact: Artifact) -> Iterator[Reporter]:
+        """For a stage in this process: figures go to its own file, to the terminal and to W&B."""
+        own = JsonlReporter(artifact.folder / "metrics.jsonl")
+        try:
+            yield FanOut(self.console, own, self.tracked)
+        finally:
+            own.close()
+
+    def _prepare(self, artifact: Artifact) -> None:
+        from eagle3.data.prepare import run_prepare
+
+        with self._reporting(artifact) as reporter:
+            run_prepare(self.cfg, self.stages.target, artifact.folder, reporter, self.run_dir / "logs")
+
+    def _extract(self, artifact: Artifact) -> None:
+        from eagle3.data.extract import run_extraction
+
+        prompts = self.stages.prepare.folder
+        tokens = read_json(prompts / "prepare.json")["tokens"]
+        states = len(captured(artifact.folder)) + 1
+        require_space(dataset_bytes(tokens, self.stages.target.hidden_size, states, self.cfg.dataset.dtype), artifact.folder)
+        with self._reporting(artifact) as reporter:
+            run_extraction(
+                self.cfg, self.stages.target, prompts, artifact.folder, captured(artifact.folder), reporter, self.run_dir / "logs"
+            )
+        self.tracked.dataset(artifact.folder)
+
+    def _job(self, artifact: Artifact, **more: str) -> dict[str, Any]:
+        return {
+            "config": dataclasses.asdict(self.cfg),
+            "dataset": str(self.stages.extract.folder),
+            "prompts": str(self.stages.prepare.folder),
+            "target": str(self.stages.target.path),
+            "text_prefix": self.cfg.target.text_prefix,
+            "boundaries": self.stages.boundaries,
+            "out": str(artifact.folder),
+            **more,
+        }
+
+    def _child(self, module: str, artifact: Artifact, **more: str) -> None:
+        log = self.run_dir / "logs" / f"{artifact.stage}.log"
+        run_child(module, self._job(artifact, **more), artifact.folder, log, FanOut(self.console, self.tracked))
+
+    def _train(self, artifact: Artifact) -> None:
+        self._child("eagle3.training.main", artifact)
+
+    def _evaluate(self, artifact: Artifact) -> None:
+        self._child("eagle3.evaluation.main", artifact, drafter=str(self.stages.train.folder / "drafter"))
+
+    def report(self, made: dict[str, Any]) -> None:
+        """Report, drafter folder, W&B's summary and files, DONE, and the table that ends the run."""
+        drafter = None
+        if self.stages.train.done:
+            drafter = self.run_dir / "drafter"
+            copy_folder(self.stages.train.folder / "drafter", drafter)
+        inputs = ReportInputs(
+            cfg=self.cfg,
+            stages=self.records,
+            provenance=made,
+            target=made["target"],
+            boundaries=self.stages.boundaries,
+            drafter=drafter,
+        )
+        folder = write_report(self.run_dir, inputs)
+        self.tracked.summary(read_json(folder / "summary.json"))
+        self.tracked.plots(folder)
+        if drafter is not None:
+            self.tracked.drafter(drafter)
+        (self.run_dir / "DONE").touch()
+        self.console.close()
+        self.console.console.print(final_table(self.run_dir, inputs))
+
+
+def copy_folder(source: Path, destination: Path) -> None:
+    """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice."""
+    destination.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        try:
+            os.link(path, destination / path.name)
+        except OSError:
+            shutil.copy2(path, destination / path.name)
+

@@ -1,0 +1,156 @@
+"""`mode=plan`: every command with its environment, what each stage reads and writes, what is reused, bytes needed against
+bytes free. Starts nothing, downloads nothing, writes nothing."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle3.config import Config
+from eagle3.config.schema import NcclProfile
+from eagle3.config.validate import STAGES, boundaries_of
+from eagle3.data.space import dataset_bytes, free_bytes, used_bytes
+from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.pipeline.stages import Stages, artifacts_root, cache_root, captured, find_inputs, stages_of
+from eagle3.server.flags import server_command
+from eagle3.target.info import TargetInfo
+from eagle3.target.resolve import peek_target
+
+GIB = 1 << 30
+LATER = "<decided once {} is at hand>"
+
+
+@dataclass
+class _Line:
+    """One stage of the plan."""
+
+    stage: str
+    state: str
+    reads: str
+    writes: str
+    details: list[str]
+
+
+def gib(size: int) -> str:
+    """Bytes in GiB, whole above ten."""
+    return f"{size / GIB:,.0f} GiB" if size >= 10 * GIB else f"{size / GIB:,.2f} GiB"
+
+
+def _state(artifact: Artifact) -> str:
+    if artifact.done:
+        return "reused"
+    return "continued" if (artifact.folder / "inputs.json").exists() else "made"
+
+
+def _tokens(cfg: Config, stages: Stages | None) -> tuple[int | None, str]:
+    """(tokens, how that is known)."""
+    if stages is not None and (counted := read_json(stages.prepare.folder / "prepare.json").get("tokens")):
+        return int(counted), "counted"
+    if cfg.dataset.tokens is not None:
+        return cfg.dataset.tokens, "dataset.tokens"
+    return None, "known once prepared; set dataset.tokens to plan before that"
+
+
+def _space(cfg: Config, stages: Stages | None, hidden_size: int, capture: list[int]) -> list[str]:
+    """Bytes needed against bytes free, and a word when they do not fit."""
+    tokens, source = _tokens(cfg, stages)
+    if tokens is None:
+        return [f"size      unknown: {source}"]
+    folder = stages.extract.folder if stages else artifacts_root(cfg) / "extract"
+    if stages and stages.extract.done:
+        return [f"size      {gib(used_bytes(folder))} on the disk already"]
+    needed, there, free = dataset_bytes(tokens, hidden_size, len(capture) + 1, cfg.dataset.dtype), used_bytes(folder), free_bytes(folder)
+    states = f"{len(capture) + 1} states x {hidden_size} x 2 B"
+    lines = [f"size      {tokens:,} tokens ({source}) x ({states}) = {gib(needed)}; free there: {gib(free)}"]
+    if needed - (there if stages else 0) > free:
+        lines.append(
+            f"          DOES NOT FIT: {gib(needed - free)} too few. The run would be refused before a server starts; "
+            "set paths.artifacts to a larger disk, or take fewer conversations or boundaries."
+        )
+    return lines
+
+
+def _nccl(profile: NcclProfile) -> str:
+    settings = " ".join(f"{name}={value}" for name, value in profile.env.items())
+    return f"{profile.name}: {settings or 'NCCL decides'}"
+
+
+def _command(cfg: Config, model: str, role: str, dump: Path | None) -> list[str]:
+    try:
+        command = server_command(cfg, model, role, port=cfg.server.port, dump_dir=dump)
+    except ConfigError:
+        raise
+    except Eagle3Error as error:  # no SGLang on the machine that the plan is made on
+        return [f"server    {error}"]
+    environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(command.env.items())]
+    return ["server    " + " \\\n              ".join([*environment, shlex.join(command.argv)])]
+
+
+def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> list[_Line]:
+    shape = target or cfg.target.shape
+    if shape is None:
+        raise ConfigError(
+            f"target.path: {cfg.target.path} is not on this machine, so its dimensions are unknown; fetch it first, "
+            "or give target.shape (hidden_size, num_layers, vocab_size, context_length)"
+        )
+    boundaries, capture = boundaries_of(cfg, shape.num_layers)
+    model = str(target.path) if target else cfg.target.path
+    later = LATER.format("the target" if target is None else cfg.dataset.path)
+    root = artifacts_root(cfg)
+    folders = {name: str(root / name / later) for name in STAGES}
+    states = dict.fromkeys(STAGES, "made")
+    if stages is not None:
+        for artifact in stages.in_order():
+            folders[artifact.stage], states[artifact.stage] = str(artifact.folder), _state(artifact)
+        capture = captured(stages.extract.folder)
+    dump = Path(folders["extract"]) / "work"
+    child = f"{sys.executable} -m eagle3.{{}}.main {{}}/job.json"
+    prepare = [f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer ones)"]
+    if cfg.prepare.regenerate:
+        prepare += [f"nccl      {_nccl(cfg.nccl.serving)}", *_command(cfg, model, "serving", None)]
+    extract = [
+        f"capture   boundaries {capture} and the final state, {cfg.dataset.dtype}",
+        *_space(cfg, stages, shape.hidden_size, capture),
+        f"nccl      {_nccl(cfg.nccl.extraction)}",
+        *_command(cfg, model, "extraction", dump),
+    ]
+    train = [
+        f"drafter   boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens; {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",
+        f"child     {child.format('training', folders['train'])}",
+    ]
+    evaluate = [f"child     {child.format('evaluation', folders['evaluate'])}"]
+    hidden, drafter = folders["extract"], f"{folders['train']}/drafter"
+    lines = [
+        _Line("prepare", states["prepare"], cfg.dataset.path, folders["prepare"], prepare),
+        _Line("extract", states["extract"], folders["prepare"], hidden, extract),
+        _Line("train", states["train"], hidden, drafter, train),
+        _Line("evaluate", states["evaluate"], f"{hidden}, {drafter}", folders["evaluate"], evaluate),
+    ]
+    return lines[: STAGES.index(cfg.until) + 1]
+
+
+def print_plan(cfg: Config) -> None:
+    """Prints the plan.
+
+    Raises:
+        ConfigError: the configuration does not fit the target.
+    """
+    missing = None
+    try:
+        find_inputs(cfg)
+    except ConfigError as error:
+        missing = str(error)
+    target = peek_target(cfg.target, cache_root(cfg))
+    here = target is not None and Path(cfg.dataset.path).exists()
+    stages = stages_of(cfg, target) if target is not None and here else None
+    print(f"plan of {cfg.name}: nothing is started\n")
+    print(f"target    {cfg.target.name}: {target.path if target else f'{cfg.target.path} (not on this machine yet: fetched first)'}")
+    print(f"wandb     {cfg.tracking.mode}\n")
+    for line in _lines(cfg, target, stages):
+        print(f"{line.stage}: {line.state}\n  reads     {line.reads}\n  writes    {line.writes}")
+        if line.state != "reused":
+            print("".join(f"  {detail}\n" for detail in line.details), end="")
+        print()
+    if missing:
+        print(f"before it can run: {missing}")

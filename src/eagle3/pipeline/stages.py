@@ -1,0 +1,200 @@
+"""The stages' artifacts: what determines each, and where it is kept. Reads only small files; starts nothing.
+
+What determines an artifact is listed here, one dictionary a stage. Settings that change how fast something is made,
+or how often it is saved, are left out on purpose: changing one must not throw a terabyte away.
+"""
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3.config import PROJECT, Config
+from eagle3.config.load import from_root
+from eagle3.config.provenance import file_sha256
+from eagle3.config.validate import boundaries_of
+from eagle3.errors import ConfigError
+from eagle3.pipeline.artifacts import Artifact, fingerprint
+from eagle3.server.flags import sglang_version
+from eagle3.target.info import TargetInfo
+
+REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 1}
+"""Raised when a stage's output changes meaning, so that older artifacts are not reused."""
+
+SCHEDULING_FLAGS = {
+    "mem_fraction_static",
+    "max_total_tokens",
+    "max_running_requests",
+    "max_prefill_tokens",
+    "chunked_prefill_size",
+    "schedule_policy",
+    "schedule_conservativeness",
+    "num_continuous_decode_steps",
+    "disable_custom_all_reduce",
+    "watchdog_timeout",
+    "log_level",
+}
+"""Server flags that change how requests are batched or logged, not what the model computes."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt")
+TOKENIZER_PATTERNS = ("*.model", "*.tiktoken", "*.jinja", "tokenization_*.py")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The artifacts of one experiment, in order. `extract` may be a finished superset of what was asked for."""
+
+    target: TargetInfo
+    boundaries: list[int]
+    capture: list[int]
+    prepare: Artifact
+    extract: Artifact
+    train: Artifact
+    evaluate: Artifact
+
+    def in_order(self) -> list[Artifact]:
+        return [self.prepare, self.extract, self.train, self.evaluate]
+
+
+def artifacts_root(cfg: Config) -> Path:
+    return Path(from_root(cfg.paths.artifacts))
+
+
+def cache_root(cfg: Config) -> Path:
+    """Where downloaded and converted targets are kept: outside the repository."""
+    if cfg.paths.cache is not None:
+        return Path(from_root(cfg.paths.cache))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eagle3"
+
+
+def find_inputs(cfg: Config) -> None:
+    """Makes relative `dataset.path`, `target.path` and `target.chat_template` absolute: from the current folder, else the project's.
+
+    Raises:
+        ConfigError: a path that is plainly a file's is not there.
+    """
+    for key, holder, field in (
+        ("dataset.path", cfg.dataset, "path"),
+        ("target.path", cfg.target, "path"),
+        ("target.chat_template", cfg.target, "chat_template"),
+    ):
+        given = getattr(holder, field)
+        if given is None:
+            continue
+        for base in (Path.cwd(), PROJECT):
+            found = base / Path(given).expanduser()
+            if found.exists():
+                setattr(holder, field, str(found.resolve()))
+                break
+        else:
+            if field == "chat_template" or given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json")):
+                raise ConfigError(f"{key}: {given} is neither in {Path.cwd()} nor in {PROJECT}; give the path of a file that exists")
+
+
+def _dataset_files(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+
+
+def _tokenizer_sha256(target: TargetInfo, chat_template: str | None) -> str:
+    files = [target.path / name for name in TOKENIZER_FILES if (target.path / name).is_file()]
+    files += sorted(p for pattern in TOKENIZER_PATTERNS for p in target.path.glob(pattern))
+    return file_sha256(files + ([Path(chat_template)] if chat_template else []))
+
+
+def _prepare_inputs(cfg: Config, target: TargetInfo) -> dict[str, Any]:
+    dataset, path = cfg.dataset, Path(cfg.dataset.path)
+    inputs: dict[str, Any] = {
+        "revision": REVISION["prepare"],
+        "content": file_sha256(_dataset_files(path)) if path.exists() else [dataset.path, dataset.split],
+        "limit": dataset.limit,
+        "max_length": dataset.max_length,
+        "on_long": dataset.on_long,
+        "held_out": dataset.held_out,
+        "seed": dataset.seed,
+        "tokenizer": _tokenizer_sha256(target, cfg.target.chat_template),
+    }
+    if cfg.prepare.regenerate:
+        inputs["regenerate"] = {"target": target.fingerprint, "max_new_tokens": cfg.prepare.max_new_tokens}
+    return inputs
+
+
+def _extract_inputs(cfg: Config, target: TargetInfo, prepared: str) -> dict[str, Any]:
+    flags = {**cfg.server.flags.common, **cfg.server.flags.extraction}
+    return {
+        "revision": REVISION["extract"],
+        "prepare": prepared,
+        "target": target.fingerprint,
+        "text_prefix": cfg.target.text_prefix,
+        "dtype": cfg.dataset.dtype,
+        "server": {
+            "sglang": sglang_version(cfg.server),
+            "device": cfg.server.device,
+            "dtype": cfg.server.dtype,
+            "tp": cfg.server.tp,
+            "flags": {name: value for name, value in flags.items() if name not in SCHEDULING_FLAGS},
+        },
+    }
+
+
+def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[str, Any]:
+    trainer = dataclasses.asdict(cfg.trainer)
+    for name in ("num_workers", "checkpoint_every", "log_every"):
+        del trainer[name]
+    return {
+        "revision": REVISION["train"],
+        "extract": extracted,
+        "boundaries": boundaries,
+        "drafter": dataclasses.asdict(cfg.drafter),
+        "loss": dataclasses.asdict(cfg.loss),
+        "optim": dataclasses.asdict(cfg.optim),
+        "trainer": trainer,
+        "seed": cfg.seed,
+    }
+
+
+def _folder_of(boundaries: list[int]) -> str:
+    return "b" + ".".join(map(str, boundaries))
+
+
+def captured(folder: Path) -> list[int]:
+    """The boundaries that an extraction folder's name says it has."""
+    return [int(part) for part in folder.name[1:].split(".")]
+
+
+def _extraction(root: Path, inputs: dict[str, Any], capture: list[int]) -> Artifact:
+    """The folder for these boundaries; or the smallest finished one that has them all, which serves as well."""
+    base = root / "extract" / fingerprint(inputs)
+    wanted = Artifact("extract", base / _folder_of(capture), {**inputs, "capture": capture})
+    if wanted.done or not base.is_dir():
+        return wanted
+    finished = [folder for folder in base.iterdir() if folder.name.startswith("b") and (folder / "DONE").is_file()]
+    supersets = [folder for folder in finished if set(capture) <= set(captured(folder))]
+    if not supersets:
+        return wanted
+    best = min(supersets, key=lambda folder: (len(captured(folder)), folder.name))
+    return Artifact("extract", best, {**inputs, "capture": captured(best)})
+
+
+def stages_of(cfg: Config, target: TargetInfo) -> Stages:
+    """Every artifact of the experiment.
+
+    Raises:
+        ConfigError: the layers don't fit the target, or the dataset is not there.
+    """
+    root = artifacts_root(cfg)
+    boundaries, capture = boundaries_of(cfg, target.num_layers)
+    prepare_inputs = _prepare_inputs(cfg, target)
+    prepare = Artifact("prepare", root / "prepare" / fingerprint(prepare_inputs), prepare_inputs)
+    extract_inputs = _extract_inputs(cfg, target, prepare.folder.name)
+    extract = _extraction(root, extract_inputs, capture)
+    # Not the folder's name: a superset and the exact choice give the same states, so the same drafter.
+    train_inputs = _train_inputs(cfg, fingerprint(extract_inputs), boundaries)
+    train = Artifact("train", root / "train" / fingerprint(train_inputs), train_inputs)
+    evaluate_inputs = {
+        "revision": REVISION["evaluate"],
+        "train": train.folder.name,
+        "evaluate": dataclasses.asdict(cfg.evaluate),
+    }
+    evaluate = Artifact("evaluate", root / "evaluate" / fingerprint(evaluate_inputs), evaluate_inputs)
+    return Stages(target, boundaries, capture, prepare, extract, train, evaluate)

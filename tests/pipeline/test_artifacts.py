@@ -1,0 +1,72 @@
+"""Fingerprints, locks, and what a folder says of itself."""
+
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3.errors import Eagle3Error
+from eagle3.pipeline.artifacts import Artifact, fingerprint, locked, read_json
+
+
+class Notes:
+    """A reporter that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> None: ...
+
+    def progress(self, done: float, total: float, **fields: Any) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_fingerprint_depends_on_content_not_on_order() -> None:
+    assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def test_done_only_after_finish(tmp_path: Path) -> None:
+    artifact = Artifact("train", tmp_path / "x", {"a": 1})
+    artifact.prepare()
+    assert not artifact.done
+    assert read_json(artifact.folder / "inputs.json") == {"a": 1}
+    artifact.finish()
+    assert artifact.done
+
+
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Eagle3Error, match=r"paths\.artifacts"):
+        Artifact("train", tmp_path / "file" / "x", {}).prepare()
+
+
+def test_broken_json_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(Eagle3Error, match=r"x\.json"):
+        read_json(tmp_path / "x.json")
+
+
+def _hold(folder: Path, held: Any, release: Any) -> None:
+    with locked(folder, Notes()):
+        held.set()
+        release.wait(30)
+
+
+def test_a_second_owner_waits_and_a_dead_one_is_taken_over(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    owner = context.Process(target=_hold, args=(tmp_path, held, release))
+    owner.start()
+    assert held.wait(60)
+    owner.kill()  # a dead owner holds nothing
+    owner.join()
+    notes = Notes()
+    began = time.monotonic()
+    with locked(tmp_path, notes):
+        assert time.monotonic() - began < 30
+    assert notes.notes == []
