@@ -125,7 +125,9 @@ def test_a_snapshot_replays_byte_for_byte(overrides: list[str], tmp_path: Path) 
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "snapshot" / "replay.yaml").write_text(replay_yaml(cfg, chosen))
     again = compose("config", ["snapshot=replay", f"hydra.searchpath=[file://{tmp_path}]"], return_hydra_config=True)
-    replayed_choices = {g: o for g, o in again.hydra.runtime.choices.items() if g != "snapshot" and not g.startswith("hydra/")}
+    replayed_choices = {
+        g: o for g, o in again.hydra.runtime.choices.items() if g != "snapshot" and not g.startswith("hydra/")
+    }
     assert replayed_choices == {g: o for g, o in chosen.items() if g != "snapshot" and not g.startswith("hydra/")}
     OmegaConf.set_struct(again, False)
     del again["hydra"]

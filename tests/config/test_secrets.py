@@ -12,7 +12,9 @@ def test_secret_names(name: str) -> None:
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize("name", ["max_new_tokens", "tokens_per_batch", "tokenizer", "monkey", "keyboard", "skip_tokenizer_init"])
+@pytest.mark.parametrize(
+    "name", ["max_new_tokens", "tokens_per_batch", "tokenizer", "monkey", "keyboard", "skip_tokenizer_init"]
+)
 def test_ordinary_names(name: str) -> None:
     assert not looks_secret(name)
 

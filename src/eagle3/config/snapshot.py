@@ -27,7 +27,11 @@ def replay_yaml(cfg: DictConfig, choices: dict[str, Any]) -> str:
         for group, option in sorted(choices.items())
         if option is not None and not group.startswith(_NOT_REPLAYED)
     }
-    lines = ["# @package _global_", "# Repeats this run: python run.py --config-dir <this run's folder> snapshot=replay", "defaults:"]
+    lines = [
+        "# @package _global_",
+        "# Repeats this run: python run.py --config-dir <this run's folder> snapshot=replay",
+        "defaults:",
+    ]
     lines += [f"  - override /{group}: {option}" for group, option in kept.items()] or ["  []"]
     return "\n".join([*lines, "  - _self_" if kept else "", "", resolved_yaml(cfg)])
 

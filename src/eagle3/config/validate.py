@@ -72,10 +72,14 @@ def _check_layers(cfg: Config) -> None:
     boundaries, capture = cfg.layers.boundaries, cfg.layers.capture
     for key, values in (("layers.boundaries", boundaries), ("layers.capture", capture)):
         if values is not None and (not values or values != sorted(set(values))):
-            raise ConfigError(f"{key}: {values} must be ascending and without repeats, e.g. {sorted(set(values)) or [2, 15, 27]}")
+            raise ConfigError(
+                f"{key}: {values} must be ascending and without repeats, e.g. {sorted(set(values)) or [2, 15, 27]}"
+            )
     if boundaries and capture and not set(boundaries) <= set(capture):
         lost = sorted(set(boundaries) - set(capture))
-        raise ConfigError(f"layers.capture: lacks {lost}, which layers.boundaries trains on; add them to layers.capture")
+        raise ConfigError(
+            f"layers.capture: lacks {lost}, which layers.boundaries trains on; add them to layers.capture"
+        )
     if cfg.target.shape is not None:
         boundaries_of(cfg, cfg.target.shape.num_layers)
 
@@ -85,7 +89,9 @@ def _check_server(cfg: Config) -> None:
     _at_least("server.tp", cfg.server.tp, 1)
     _at_least("server.concurrency", cfg.server.concurrency, 1)
     if cfg.server.device == "cpu" and cfg.server.tp != 1:
-        raise ConfigError(f"server.tp: {cfg.server.tp} with server.device=cpu; a CPU server is one process, set server.tp=1")
+        raise ConfigError(
+            f"server.tp: {cfg.server.tp} with server.device=cpu; a CPU server is one process, set server.tp=1"
+        )
     if not 0 <= cfg.server.port < 65536:
         raise ConfigError(f"server.port: {cfg.server.port} is not a port; give 1..65535, or 0 for a free one")
     for role in ("extraction", "serving"):

@@ -50,7 +50,9 @@ class Artifact:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "inputs.json").write_text(json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8")
+            (self.folder / "inputs.json").write_text(
+                json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8"
+            )
         except OSError as error:
             raise Eagle3Error(
                 f"paths.artifacts: {self.folder} can't be written ({error.strerror}); "

@@ -37,7 +37,9 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
     if code == 0:
         return
     said = [line for line in log_tail(log, 200).splitlines() if line.startswith("error: ")]
-    message = said[-1].removeprefix("error: ") if said else f"it left no message; the end of its log:\n{log_tail(log, 15)}"
+    message = (
+        said[-1].removeprefix("error: ") if said else f"it left no message; the end of its log:\n{log_tail(log, 15)}"
+    )
     kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt

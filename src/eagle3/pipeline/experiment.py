@@ -18,9 +18,9 @@ from eagle3.data.space import dataset_bytes, require_space
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.child import run_child
-from eagle3.pipeline.stages import Stages, artifacts_root, cache_root, captured, find_inputs, stages_of
+from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
 from eagle3.server.flags import plugin_sha256
-from eagle3.target.resolve import resolve_target
+from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
 from eagle3.tracking.report import ReportInputs, StageRecord, final_table, write_report
 from eagle3.tracking.run import TrackedRun, open_run, require_login
@@ -42,7 +42,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
     console = ConsoleReporter()
     try:
         with open_run(cfg, run_dir, choices, made) as tracked:
-            target = resolve_target(cfg.target, cache_root(cfg), console)
+            target = resolve_target(cfg.target, cache_folder(cfg.paths.cache), console)
             stages = stages_of(cfg, target)
             made |= _identities(stages)
             _write_json(run_dir / "provenance.json", made)
@@ -141,10 +141,18 @@ class _Run:
         prompts = self.stages.prepare.folder
         tokens = read_json(prompts / "prepare.json")["tokens"]
         states = len(captured(artifact.folder)) + 1
-        require_space(dataset_bytes(tokens, self.stages.target.hidden_size, states, self.cfg.dataset.dtype), artifact.folder)
+        require_space(
+            dataset_bytes(tokens, self.stages.target.hidden_size, states, self.cfg.dataset.dtype), artifact.folder
+        )
         with self._reporting(artifact) as reporter:
             run_extraction(
-                self.cfg, self.stages.target, prompts, artifact.folder, captured(artifact.folder), reporter, self.run_dir / "logs"
+                self.cfg,
+                self.stages.target,
+                prompts,
+                artifact.folder,
+                captured(artifact.folder),
+                reporter,
+                self.run_dir / "logs",
             )
         self.tracked.dataset(artifact.folder)
 
@@ -202,4 +210,3 @@ def copy_folder(source: Path, destination: Path) -> None:
             os.link(path, destination / path.name)
         except OSError:
             shutil.copy2(path, destination / path.name)
-

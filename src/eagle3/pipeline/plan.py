@@ -12,10 +12,11 @@ from eagle3.config.validate import STAGES, boundaries_of
 from eagle3.data.space import dataset_bytes, free_bytes, used_bytes
 from eagle3.errors import ConfigError, Eagle3Error
 from eagle3.pipeline.artifacts import Artifact, read_json
-from eagle3.pipeline.stages import Stages, artifacts_root, cache_root, captured, find_inputs, stages_of
+from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
 from eagle3.server.flags import server_command
 from eagle3.target.info import TargetInfo
-from eagle3.target.resolve import peek_target
+from eagle3.target.peek import peek_target
+from eagle3.target.resolve import cache_folder
 
 GIB = 1 << 30
 LATER = "<decided once {} is at hand>"
@@ -60,7 +61,11 @@ def _space(cfg: Config, stages: Stages | None, hidden_size: int, capture: list[i
     folder = stages.extract.folder if stages else artifacts_root(cfg) / "extract"
     if stages and stages.extract.done:
         return [f"size      {gib(used_bytes(folder))} on the disk already"]
-    needed, there, free = dataset_bytes(tokens, hidden_size, len(capture) + 1, cfg.dataset.dtype), used_bytes(folder), free_bytes(folder)
+    needed, there, free = (
+        dataset_bytes(tokens, hidden_size, len(capture) + 1, cfg.dataset.dtype),
+        used_bytes(folder),
+        free_bytes(folder),
+    )
     states = f"{len(capture) + 1} states x {hidden_size} x 2 B"
     lines = [f"size      {tokens:,} tokens ({source}) x ({states}) = {gib(needed)}; free there: {gib(free)}"]
     if needed - (there if stages else 0) > free:
@@ -106,7 +111,9 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         capture = captured(stages.extract.folder)
     dump = Path(folders["extract"]) / "work"
     child = f"{sys.executable} -m eagle3.{{}}.main {{}}/job.json"
-    prepare = [f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer ones)"]
+    prepare = [
+        f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer ones)"
+    ]
     if cfg.prepare.regenerate:
         prepare += [f"nccl      {_nccl(cfg.nccl.serving)}", *_command(cfg, model, "serving", None)]
     extract = [
@@ -141,11 +148,13 @@ def print_plan(cfg: Config) -> None:
         find_inputs(cfg)
     except ConfigError as error:
         missing = str(error)
-    target = peek_target(cfg.target, cache_root(cfg))
+    target = peek_target(cfg.target, cache_folder(cfg.paths.cache))
     here = target is not None and Path(cfg.dataset.path).exists()
     stages = stages_of(cfg, target) if target is not None and here else None
     print(f"plan of {cfg.name}: nothing is started\n")
-    print(f"target    {cfg.target.name}: {target.path if target else f'{cfg.target.path} (not on this machine yet: fetched first)'}")
+    print(
+        f"target    {cfg.target.name}: {target.path if target else f'{cfg.target.path} (not on this machine yet: fetched first)'}"
+    )
     print(f"wandb     {cfg.tracking.mode}\n")
     for line in _lines(cfg, target, stages):
         print(f"{line.stage}: {line.state}\n  reads     {line.reads}\n  writes    {line.writes}")

