@@ -1,0 +1,102 @@
+"""A shard while it is written: a sparse file of everything but the states, then checksums, then its final name."""
+
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from eagle3.data.layout import ShardLayout
+from eagle3.data.manifest import ShardEntry, sync_folder
+
+PARTIAL = ".partial"
+CHUNK = 4 << 20
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What is known of a shard before its states are."""
+
+    offsets: np.ndarray
+    """[n+1] int64; sequence i has the rows offsets[i] to offsets[i+1]."""
+    sample_ids: np.ndarray
+    """[n] int64."""
+    input_ids: np.ndarray
+    """[T] int32."""
+    loss_mask: np.ndarray
+    """[T] uint8."""
+
+    def blobs(self, layout: ShardLayout) -> list[tuple[int, bytes]]:
+        """(offset in the file, bytes) of all that is known in advance, the header included."""
+        arrays = {
+            "offsets": self.offsets.astype("<i8"),
+            "sample_ids": self.sample_ids.astype("<i8"),
+            "input_ids": self.input_ids.astype("<i4"),
+            "loss_mask": self.loss_mask.astype("u1"),
+        }
+        return [(0, layout.header), *((layout.slots[name].offset, a.tobytes()) for name, a in arrays.items())]
+
+
+def create_skeleton(path: Path, layout: ShardLayout, index: ShardIndex) -> None:
+    """Writes the shard without its states; the file has its full size, and takes no space where nothing is written.
+
+    It appears whole or not at all, so whoever finds it may write into it.
+    """
+    beside = path.with_name(path.name + ".new")
+    with beside.open("wb") as file:
+        file.truncate(layout.size)
+        for offset, blob in index.blobs(layout):
+            file.seek(offset)
+            file.write(blob)
+    beside.rename(path)
+
+
+def skeleton_matches(path: Path, layout: ShardLayout, index: ShardIndex) -> bool:
+    """Whether the file is this very shard, finished or not (its states and checksums are not looked at)."""
+    try:
+        if path.stat().st_size != layout.size:
+            return False
+        with path.open("rb") as file:
+            return all(os.pread(file.fileno(), len(b), offset) == b for offset, b in index.blobs(layout))
+    except FileNotFoundError:
+        return False
+
+
+def row_checksums(descriptor: int, layout: ShardLayout, row: int, length: int) -> list[int]:
+    """crc32 of a sequence's rows in each state, in order of the states."""
+    sums = []
+    for state in layout.shape.states:
+        offset, nbytes = layout.rows(state, row, length)
+        crc = 0
+        for at in range(offset, offset + nbytes, CHUNK):
+            crc = zlib.crc32(os.pread(descriptor, min(CHUNK, offset + nbytes - at), at), crc)
+        sums.append(crc)
+    return sums
+
+
+def index_sha256(descriptor: int, layout: ShardLayout) -> str:
+    """sha256 of everything but the states: what a manifest lists of a shard."""
+    digest = hashlib.sha256(os.pread(descriptor, len(layout.header), 0))
+    for at in range(layout.index_offset, layout.size, CHUNK):
+        digest.update(os.pread(descriptor, min(CHUNK, layout.size - at), at))
+    return digest.hexdigest()
+
+
+def finalise(partial: Path, layout: ShardLayout, checksums: np.ndarray) -> ShardEntry:
+    """Adds the checksums [n, K+1] int64, makes the shard last, and gives it its final name.
+
+    Until the returned entry is in the manifest the shard does not exist.
+    """
+    final = partial.with_name(partial.name.removesuffix(PARTIAL))
+    descriptor = os.open(partial, os.O_RDWR)
+    try:
+        os.pwrite(descriptor, checksums.astype("<i8").tobytes(), layout.slots["checksums"].offset)
+        os.fdatasync(descriptor)
+        sha256 = index_sha256(descriptor, layout)
+    finally:
+        os.close(descriptor)
+    partial.rename(final)
+    sync_folder(final.parent)
+    return ShardEntry(final.name, layout.sequences, layout.tokens, layout.size, sha256)
