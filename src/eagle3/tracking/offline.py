@@ -91,7 +91,7 @@ def read_offline(path: Path) -> OfflineRun:
     """
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
-    if path.is_dir():
+    if not path.is_file():
         found = find_runs(path)
         if not found:
             raise DataError(f"{path}: no W&B run in it (run-*.wandb)")

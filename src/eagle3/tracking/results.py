@@ -1,0 +1,129 @@
+"""Reads what the stages left (prepare.json, manifest.json, summary.json, metrics.jsonl) as plain figures.
+
+Nothing here imports torch: `eagle3 inspect` must answer at once.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eagle3.metrics import Tail
+
+TRAINED, UNTRAINED = "trained", "untrained"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; {} where the file is missing or torn, because a report must not fail for one missing figure."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric along its axis."""
+
+    x: list[float]
+    y: list[float]
+
+    def __bool__(self) -> bool:
+        return bool(self.x)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """How a drafter does on the held-out conversations; index k is the TTT step (0 drafts the first token)."""
+
+    accept_length: float | None = None
+    """Simulated: 1 + acc_0 + acc_0 acc_1 + ... of the conditional acceptances."""
+    accuracy: list[float] = field(default_factory=list)
+    """Share of positions whose draft token at step k is the target's."""
+    conditional: list[float] = field(default_factory=list)
+    """The same among positions where all earlier steps were right."""
+
+    def __bool__(self) -> bool:
+        return self.accept_length is not None or bool(self.conditional)
+
+
+class Stage:
+    """A stage's artifact folder; files are read when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of history, {"time", "step", "values"}, in the order of writing."""
+        return [row for row in Tail(self.folder / "metrics.jsonl").rows() if "values" in row]
+
+    @cached_property
+    def span(self) -> float | None:
+        """Seconds between the first and the last report; None with fewer than two."""
+        times = [row["time"] for row in Tail(self.folder / "metrics.jsonl").rows() if "time" in row]
+        return times[-1] - times[0] if len(times) > 1 else None
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """summary.json; prepare.json or manifest.json of the stages that have those."""
+        return next((found for name in _SUMMARIES if (found := read_json(self.folder / name))), {})
+
+    def series(self, metric: str, over: str = "step") -> Series:
+        """A metric over the step, over another metric of the same rows, or over "minutes" since the first row.
+
+        A step that was done twice (work after the last checkpoint of a killed trainer) counts once, as last done.
+        """
+        points: dict[float, float] = {}
+        start = self.rows[0]["time"] if self.rows else 0.0
+        for row in self.rows:
+            values = row["values"]
+            value = values.get(metric)
+            x = (row["time"] - start) / 60 if over == "minutes" else values.get(over) if "/" in over else row["step"]
+            if isinstance(value, int | float) and isinstance(x, int | float):
+                points[x] = value
+        ordered = sorted(points.items())
+        return Series([x for x, _ in ordered], [y for _, y in ordered])
+
+
+_SUMMARIES = ("summary.json", "prepare.json", "manifest.json")
+
+
+def acceptance(summary: dict[str, Any], who: str) -> Acceptance:
+    """The figures of the trained or the untrained drafter in an evaluation's summary."""
+    prefixes = (f"eval/{who}/", "eval/") if who == TRAINED else (f"eval/{who}/",)
+    for prefix in prefixes:
+        found = Acceptance(
+            _number(summary.get(f"{prefix}accept_length")),
+            _by_step(summary, rf"{prefix}(?:acc|accuracy)[_/](\d+)"),
+            _by_step(summary, rf"{prefix}(?:cond|conditional|cond_acc|accept)[_/](\d+)"),
+        )
+        if found:
+            return found
+    return Acceptance()
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _by_step(summary: dict[str, Any], pattern: str) -> list[float]:
+    found = {int(hit[1]): float(value) for name, value in summary.items() if (hit := re.fullmatch(pattern, name))}
+    return [found[step] for step in sorted(found)]
+
+
+def lengths(prepare: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of the conversations in a prepare folder: (all but the responses [n], responses [n])."""
+    from safetensors import safe_open
+
+    with safe_open(prepare / "prompts.safetensors", framework="numpy") as file:
+        offsets, mask = file.get_tensor("offsets"), file.get_tensor("loss_mask")
+    whole = np.diff(offsets)
+    until = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[offsets]
+    responses = np.diff(until)
+    return whole - responses, responses
