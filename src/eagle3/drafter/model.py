@@ -1,0 +1,197 @@
+"""The drafter: one Llama layer over the target's embeddings and states, with the names SGLang loads.
+
+The forward is that of `sglang/srt/models/llama_eagle3.py`: z = [norm(embedding); norm(g)] goes through attention, the
+residual is g itself, and the un-normed result is carried to the next step (the normed one with `norm_output`,
+EAGLE-3.1).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eagle3.drafter.rope import attention_factor, inverse_frequencies
+from eagle3.drafter.shape import DrafterShape
+
+INIT_STD = 0.02
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, in at least fp32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Of `x [..., H]`, computed in at least fp32 and returned in x's type."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    return F.rms_norm(wide, wide.shape[-1:], None if weight is None else weight.to(wide.dtype), eps).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """The weights of the layer's attention; `attention.py` computes it."""
+
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        width = 2 * shape.hidden_size
+        self.q_proj = nn.Linear(width, shape.q_size, bias=False)
+        self.k_proj = nn.Linear(width, shape.kv_size, bias=False)
+        self.v_proj = nn.Linear(width, shape.kv_size, bias=False)
+        self.o_proj = nn.Linear(shape.q_size, shape.hidden_size, bias=shape.attention_bias)
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = MLP(shape)
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.hidden_norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+
+
+class Drafter(nn.Module):
+    """Parameters carry SGLang's names: fc, midlayer.*, norm, lm_head, and fc_norm.{i} where switched on.
+
+    The embedding is the target's and never part of the state. Only a drafter of another width than the target's has
+    `embed_proj.weight [H, Ht]`, which the export multiplies into an embedding of its own.
+    """
+
+    def __init__(self, shape: DrafterShape) -> None:
+        super().__init__()
+        self.shape = shape
+        captured = shape.num_boundaries * shape.target_hidden_size
+        self.fc = nn.Linear(captured, shape.hidden_size, bias=False) if shape.uses_fc else None
+        self.fc_norm = (
+            nn.ModuleList(RMSNorm(shape.target_hidden_size, shape.rms_norm_eps) for _ in range(shape.num_boundaries))
+            if shape.fc_norm
+            else None
+        )
+        self.embed_proj = (
+            nn.Linear(shape.target_hidden_size, shape.hidden_size, bias=False)
+            if shape.target_hidden_size != shape.hidden_size
+            else None
+        )
+        self.midlayer = DecoderLayer(shape)
+        self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
+        frequencies = inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.reset()
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Random weights: normal with deviation 0.02, norms 1, biases 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=INIT_STD, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, RMSNorm):
+                nn.init.ones_(module.weight)
+
+    @torch.no_grad()
+    def start_from(self, target_head: Tensor, draft_ids: Tensor) -> None:
+        """Begins the output head as the target's own rows, `target_head [V, Ht]` at `draft_ids [D]`.
+
+        Nothing happens for a drafter of another width than the target's.
+        """
+        if self.shape.hidden_size == self.shape.target_hidden_size:
+            self.lm_head.weight.copy_(target_head[draft_ids])
+
+    def angles(self, position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine for positions `[n]`: each `[n, 1, head_dim/2]`."""
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        turn = position.to(wide)[:, None, None] * self.get_buffer("frequencies").to(wide)
+        factor = attention_factor(self.shape.rope_scaling)
+        return (turn.cos() * factor).to(dtype), (turn.sin() * factor).to(dtype)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A drafter's weights as training uses them: cast once a batch to the type of the computation, and merged.
+
+    The input norm's weight is multiplied into the embedding's half of q, k, v. So that half has an input without a
+    gradient, and, as it does not depend on the step, is computed once a token for all steps.
+    """
+
+    shape: DrafterShape
+    fc: Tensor | None
+    fc_norm: list[Tensor]
+    embed_proj: Tensor | None
+    qkv_embed: Tensor
+    """[Q+2KV, H]."""
+    qkv_hidden: Tensor
+    """[Q+2KV, H]."""
+    hidden_norm: Tensor
+    o: Tensor
+    o_bias: Tensor | None
+    post_norm: Tensor
+    gate_up: Tensor
+    """[2I, H]."""
+    down: Tensor
+    norm: Tensor
+
+    @staticmethod
+    def of(drafter: Drafter, dtype: torch.dtype) -> "Weights":
+        layer, shape = drafter.midlayer, drafter.shape
+        attn, mlp = layer.self_attn, layer.mlp
+        qkv = torch.cat((attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight))
+        embed, hidden = qkv.split(shape.hidden_size, dim=1)
+        return Weights(
+            shape=shape,
+            fc=None if drafter.fc is None else drafter.fc.weight.to(dtype),
+            fc_norm=[norm.get_parameter("weight") for norm in drafter.fc_norm or ()],
+            embed_proj=None if drafter.embed_proj is None else drafter.embed_proj.weight.to(dtype),
+            qkv_embed=(embed * layer.input_layernorm.weight).to(dtype),
+            qkv_hidden=hidden.to(dtype),
+            hidden_norm=layer.hidden_norm.weight,
+            o=attn.o_proj.weight.to(dtype),
+            o_bias=None if attn.o_proj.bias is None else attn.o_proj.bias.to(dtype),
+            post_norm=layer.post_attention_layernorm.weight,
+            gate_up=torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)).to(dtype),
+            down=mlp.down_proj.weight.to(dtype),
+            norm=drafter.norm.weight,
+        )
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """g^0 `[n, H]` of captured states `[n, K*Ht]`."""
+        if self.fc is None:
+            return states
+        if self.fc_norm:
+            eps = self.shape.rms_norm_eps
+            chunks = states.chunk(self.shape.num_boundaries, dim=-1)
+            states = torch.cat([rms_norm(x, w, eps) for x, w in zip(chunks, self.fc_norm, strict=True)], dim=-1)
+        return F.linear(states, self.fc)
+
+    def embedding_share(self, embeddings: Tensor) -> Tensor:
+        """What embeddings `[n, Ht]` add to q, k and v: `[n, Q+2KV]`."""
+        if self.embed_proj is not None:
+            embeddings = F.linear(embeddings, self.embed_proj)
+        return F.linear(rms_norm(embeddings, None, self.shape.rms_norm_eps), self.qkv_embed)
+
+    def normed(self, g: Tensor) -> Tensor:
+        return rms_norm(g, self.hidden_norm, self.shape.rms_norm_eps)
+
+    def after_attention(self, g: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer: residual, `g [n, H]`, and attention's result `[n, Q]` to the un-normed `[n, H]`."""
+        y = g + F.linear(attended, self.o, self.o_bias)
+        gate, up = F.linear(rms_norm(y, self.post_norm, self.shape.rms_norm_eps), self.gate_up).chunk(2, dim=-1)
+        return y + F.linear(F.silu(gate) * up, self.down)
+
+    def output_norm(self, g: Tensor) -> Tensor:
+        return rms_norm(g, self.norm, self.shape.rms_norm_eps)

@@ -1,0 +1,89 @@
+"""Which rows of a batch training-time test touches at all; from ids and masks alone, so also in a data worker.
+
+At a position where no step is scored only the step-0 key and value are ever seen, by later positions of the same
+document: no query, MLP, output head or later step is needed there. After a document's last scored position nothing is.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3.drafter.batch import Batch, valid_positions
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One document's rows: queries `[q0, q1)` among the active, keys `[k0, k1)` among the needed."""
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    steps: int
+    valid: Tensor
+    """[steps, T] bool."""
+    counts: Tensor
+    """[steps] int64."""
+    active: Tensor
+    """[n] positions where at least one step is scored, ascending."""
+    needed: Tensor
+    """[r] positions whose step-0 key an active one sees (the active ones among them), ascending."""
+    active_in_needed: Tensor
+    """[n] rows of `needed`."""
+    scored: list[Tensor]
+    """Of each step, the rows of `active` that are scored."""
+    targets: Tensor
+    """[P] positions whose target distribution some step is compared with, ascending."""
+    target_rows: list[Tensor]
+    """Of each step, the row of `targets` for each scored row."""
+    segments: list[Segment]
+
+    @staticmethod
+    def of(batch: Batch, steps: int) -> "Plan":
+        valid = valid_positions(batch.loss_mask, batch.document, steps)
+        tokens = valid.shape[1]
+        is_active = valid.any(0)
+        active = is_active.nonzero()[:, 0]
+        # A document's keys end at its last active position.
+        starts = torch.ones_like(is_active)
+        starts[1:] = batch.document[1:] != batch.document[:-1]
+        index = starts.cumsum(0) - 1
+        last = torch.full((int(index[-1]) + 1 if tokens else 0,), -1, dtype=torch.int64, device=valid.device)
+        last.scatter_reduce_(0, index[active], active, "amax")
+        here = torch.arange(tokens, device=valid.device)
+        needed = (here <= last[index]).nonzero()[:, 0]
+        row_of = torch.zeros(tokens, dtype=torch.int64, device=valid.device)
+        row_of[needed] = torch.arange(needed.shape[0], device=valid.device)
+
+        is_target = torch.zeros_like(is_active)
+        for k in range(steps):
+            is_target[valid[k].nonzero()[:, 0] + 1 + k] = True
+        targets = is_target.nonzero()[:, 0]
+        slot = torch.zeros(tokens, dtype=torch.int64, device=valid.device)
+        slot[targets] = torch.arange(targets.shape[0], device=valid.device)
+        scored = [valid[k, active].nonzero()[:, 0] for k in range(steps)]
+
+        queries = torch.bincount(index[active], minlength=last.shape[0]).tolist() if tokens else []
+        keys = torch.bincount(index[needed], minlength=last.shape[0]).tolist() if tokens else []
+        segments, q, r = [], 0, 0
+        for n, m in zip(queries, keys, strict=True):
+            if n:
+                segments.append(Segment(q, q + n, r, r + m))
+            q, r = q + n, r + m
+        return Plan(
+            steps=steps,
+            valid=valid,
+            counts=valid.sum(-1),
+            active=active,
+            needed=needed,
+            active_in_needed=row_of[active],
+            scored=scored,
+            targets=targets,
+            target_rows=[slot[active[rows] + 1 + k] for k, rows in enumerate(scored)],
+            segments=segments,
+        )

@@ -1,0 +1,181 @@
+"""Training-time test (EAGLE-3, arXiv 2503.01840): the drafter learns on its own states, for as many steps as it drafts.
+
+With g*_t the target's final state and a_t its captured states, T_t = lm_head_target(g*_t) are the logits for x_{t+1}.
+Step k at position t takes the embedding of x_{t+1+k} and the state g^k_t (g^0 = fc(a_t)), and predicts x_{t+2+k}: its
+target is softmax of T_{t+1+k} over the draft vocabulary. Everything is summed, never averaged, so that ranks and
+accumulated batches can be normalised by their common number of scored positions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eagle3.drafter.attention import attend, blocks_of
+from eagle3.drafter.batch import Batch
+from eagle3.drafter.losses import head_loss
+from eagle3.drafter.model import Drafter, Weights
+from eagle3.drafter.plan import Plan
+from eagle3.drafter.rope import rotate
+
+VOCAB_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class TttResult:
+    """Sums over the positions of one batch, each `[steps]`."""
+
+    loss_sum: Tensor
+    """Losses of the scored positions whose target token is in the draft vocabulary; carries the gradient."""
+    valid: Tensor
+    """int64: scored positions, in or out of the draft vocabulary."""
+    correct: Tensor
+    """int64: of these, where the drafter's first choice is the target's over its whole vocabulary."""
+    reached: Tensor
+    """int64: scored positions of step k where every earlier step was scored and correct (step 0: all)."""
+    accepted: Tensor
+    """int64: of these, where step k is correct too; `accepted / reached` is the conditional acceptance of step k."""
+    in_vocabulary: Tensor
+    """int64: scored positions whose target token is in the draft vocabulary."""
+
+    def loss(self, decay: float, normaliser: Tensor | None = None) -> Tensor:
+        """sum_k decay^k loss_sum_k / normaliser_k.
+
+        `normaliser [steps]` is the number of scored positions over all ranks and accumulated batches
+        (`valid_counts`, known before the forward); by default this batch's own.
+        """
+        count = self.valid if normaliser is None else normaliser
+        steps = torch.arange(self.loss_sum.shape[0], device=self.loss_sum.device)
+        weight = decay ** steps.to(self.loss_sum.dtype) / count.to(self.loss_sum).clamp(min=1)
+        return (self.loss_sum * weight).sum()
+
+
+@torch.no_grad()
+def target_argmax(final: Tensor, target_head: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The target's most likely token over its whole vocabulary, `[T]` int64, of `final [T, Ht]`, `target_head [V, Ht]`.
+
+    It depends on the data alone: compute it once per dataset and pass it as `Batch.target_top`.
+    """
+    dtype = dtype or target_head.dtype
+    final = final.to(dtype)
+    best = torch.full((final.shape[0],), float("-inf"), dtype=dtype, device=final.device)
+    token = torch.zeros(final.shape[0], dtype=torch.int64, device=final.device)
+    for start in range(0, target_head.shape[0], VOCAB_CHUNK):
+        value, index = (final @ target_head[start : start + VOCAB_CHUNK].to(dtype).t()).max(-1)
+        token = torch.where(value > best, index + start, token)
+        best = torch.maximum(value, best)
+    return token
+
+
+def compute_dtype(drafter: Drafter) -> torch.dtype:
+    """Autocast's type where autocast is on, else the parameters' own."""
+    weight = drafter.lm_head.weight
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def run_ttt(
+    drafter: Drafter,
+    batch: Batch,
+    embedding: Tensor,
+    target_head: Tensor,
+    draft_ids: Tensor,
+    steps: int,
+    kind: str = "ce",
+    plan: Plan | None = None,
+) -> TttResult:
+    """All steps over one packed batch.
+
+    Args:
+        embedding: `[V, Ht]` the target's, frozen, in any floating type.
+        target_head: `[V, Ht]` the target's, frozen, in any floating type.
+        draft_ids: `[D]` int64, ascending: the target tokens of the draft vocabulary.
+        steps: N of training-time test.
+        kind: ce, kl or lk (`losses.py`).
+        plan: `Plan.of(batch, steps)`, where a data worker has built it.
+    """
+    plan = plan or Plan.of(batch, steps)
+    dtype = compute_dtype(drafter)
+    with torch.autocast(embedding.device.type, enabled=False):
+        target = _Target.of(batch, target_head, draft_ids, plan, dtype)
+        drafted, losses = [], []
+        for k, g in enumerate(_states(drafter, Weights.of(drafter, dtype), batch, embedding, plan, dtype)):
+            rows = plan.target_rows[k]
+            known = target.known[rows]
+            loss, top = head_loss(g, drafter.lm_head.weight, target.p, rows, known.to(target.p.dtype), kind)
+            losses.append(loss)
+            drafted.append((known & (draft_ids[top] == target.top[rows]), known))
+        return _result(plan, losses, drafted)
+
+
+@dataclass(frozen=True)
+class _Target:
+    p: Tensor
+    """[P, D] probabilities over the draft vocabulary, in at least fp32."""
+    top: Tensor
+    """[P] arg-max over the whole vocabulary."""
+    known: Tensor
+    """[P] bool: that token is in the draft vocabulary."""
+
+    @staticmethod
+    @torch.no_grad()
+    def of(batch: Batch, target_head: Tensor, draft_ids: Tensor, plan: Plan, dtype: torch.dtype) -> "_Target":
+        final = batch.final[plan.targets]
+        top = target_argmax(final, target_head, dtype) if batch.target_top is None else batch.target_top[plan.targets]
+        place = torch.searchsorted(draft_ids, top).clamp(max=draft_ids.shape[0] - 1)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        logits = final.to(wide) @ target_head[draft_ids].to(wide).t()
+        return _Target(p=logits.softmax(-1), top=top, known=draft_ids[place] == top)
+
+
+def _states(
+    drafter: Drafter, weights: Weights, batch: Batch, embedding: Tensor, plan: Plan, dtype: torch.dtype
+) -> Iterator[Tensor]:
+    """Yields each step's output-normed states `[m_k, H]` at its scored rows."""
+    shape = drafter.shape
+    active, needed = plan.active, plan.needed
+    end = batch.input_ids.shape[0] - 1
+    # Steps past a document's end (only where they are not scored) may read any token.
+    share = weights.embedding_share(embedding[batch.input_ids].to(dtype))
+    blocks = blocks_of(plan)
+    scale = shape.head_dim**-0.5
+    g = weights.fuse(batch.states[needed].to(dtype))
+    later: list[tuple[Tensor, Tensor]] = []
+    k0 = v0 = g
+    for k in range(plan.steps):
+        inputs = needed if k == 0 else active
+        qkv = F.linear(weights.normed(g), weights.qkv_hidden) + share[(inputs + 1 + k).clamp(max=end)]
+        q, key, value = qkv.split((shape.q_size, shape.kv_size, shape.kv_size), dim=-1)
+        cos, sin = drafter.angles(batch.position[inputs] + k, dtype)
+        key = rotate(key.unflatten(-1, (shape.num_kv_heads, -1)), cos, sin)
+        value = value.unflatten(-1, (shape.num_kv_heads, -1))
+        if k == 0:
+            k0, v0 = key, value
+            q, g, cos, sin = (x[plan.active_in_needed] for x in (q, g, cos, sin))
+        else:
+            later.append((key, value))
+        q = rotate(q.unflatten(-1, (shape.num_heads, -1)), cos, sin)
+        g = weights.after_attention(g, attend(q, k0, v0, later, blocks, scale))
+        normed = weights.output_norm(g)
+        yield normed[plan.scored[k]]
+        if shape.norm_output:
+            g = normed
+
+
+def _result(plan: Plan, losses: list[Tensor], drafted: list[tuple[Tensor, Tensor]]) -> TttResult:
+    reached = plan.valid[0, plan.active]
+    counts: dict[str, list[Tensor]] = {"correct": [], "reached": [], "accepted": [], "in_vocabulary": []}
+    for k, (right, known) in enumerate(drafted):
+        correct = torch.zeros_like(reached)
+        correct[plan.scored[k]] = right
+        reached = reached & plan.valid[k, plan.active]
+        counts["correct"].append(right.sum())
+        counts["in_vocabulary"].append(known.sum())
+        counts["reached"].append(reached.sum())
+        reached = reached & correct
+        counts["accepted"].append(reached.sum())
+    return TttResult(
+        loss_sum=torch.stack(losses), valid=plan.counts, **{name: torch.stack(list_) for name, list_ in counts.items()}
+    )
