@@ -1,0 +1,155 @@
+"""HTTP to a running SGLang server: what it serves, and batches of requests with bounded concurrency.
+
+Retries only where a repeated request changes nothing: looking things up, and computing without a request id of the
+dump. A prefill that is dumped is repeated only when it never left (no connection).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import stamina
+
+from eagle3.errors import ServerError
+
+T = TypeVar("T")
+ATTEMPTS = 3
+_SAFE = (httpx.TransportError,)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A generated answer."""
+
+    output_ids: list[int]
+    """Tokens after the prompt, with the one that ended it."""
+    finish_reason: str
+    """stop, length or abort."""
+    meta: dict[str, Any]
+    """SGLang's `meta_info`: speculative acceptance, latencies."""
+
+
+class Client:
+    """Asynchronous client. `async with Client(url, concurrency) as client: ...`"""
+
+    def __init__(self, url: str, concurrency: int = 64, timeout_s: float = 600.0) -> None:
+        """
+        Args:
+            concurrency: requests in flight.
+            timeout_s: for one reply; requests that wait in the server's queue count.
+        """
+        self.url = url
+        self.concurrency = concurrency
+        self._slots = asyncio.Semaphore(concurrency)
+        limits = httpx.Limits(max_connections=concurrency + 4, max_keepalive_connections=concurrency + 4)
+        self._http = httpx.AsyncClient(base_url=url, timeout=timeout_s, limits=limits)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def model_info(self) -> dict[str, Any]:
+        return await self._get("/model_info")
+
+    async def server_info(self) -> dict[str, Any]:
+        """Effective arguments, `version`, `internal_states`. Holds paths; secrets are redacted by SGLang."""
+        return await self._get("/server_info")
+
+    async def flush_cache(self) -> None:
+        """Also resets the averages of speculative acceptance."""
+        await self._call("POST", "/flush_cache", None, _SAFE, text=True)
+
+    async def prefill(self, input_ids: Sequence[int], rid: str) -> None:
+        """Runs the prompt through the model and nothing else; the plugin dumps it when `rid` is the dataset's."""
+        body = {"input_ids": list(input_ids), "rid": rid, "sampling_params": {"max_new_tokens": 0}}
+        async with self._slots:
+            await self._call("POST", "/generate", body, _NEVER_SENT)
+
+    async def prompt_logprobs(self, input_ids: Sequence[int], rid: str | None = None) -> list[float]:
+        """Natural log-probability of each token of the prompt but the first: `len(input_ids) - 1` numbers.
+
+        Args:
+            rid: a request id of the dataset dumps the prompt in the same pass.
+        """
+        body: dict[str, Any] = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
+        if rid is not None:
+            body["rid"] = rid
+        async with self._slots:
+            reply = await self._call("POST", "/generate", body, _SAFE if rid is None else _NEVER_SENT)
+        entries = reply["meta_info"]["input_token_logprobs"]
+        if len(entries) != len(input_ids) or [entry[1] for entry in entries] != list(input_ids):
+            raise ServerError(f"asked for the log-probabilities of {len(input_ids)} tokens, got {len(entries)} others")
+        return [float(entry[0]) for entry in entries[1:]]
+
+    async def complete(
+        self, input_ids: Sequence[int], max_new_tokens: int, stop_token_ids: Sequence[int] | None = None
+    ) -> Completion:
+        """The greedy continuation, up to the model's end token or one of `stop_token_ids`."""
+        sampling: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 0.0}
+        if stop_token_ids:
+            sampling["stop_token_ids"] = list(stop_token_ids)
+        async with self._slots:
+            reply = await self._call(
+                "POST", "/generate", {"input_ids": list(input_ids), "sampling_params": sampling}, _SAFE
+            )
+        meta = reply["meta_info"]
+        reason = meta["finish_reason"]
+        return Completion(reply["output_ids"], reason["type"] if isinstance(reason, dict) else str(reason), meta)
+
+    async def run(self, jobs: Iterable[tuple[T, Callable[[], Awaitable[Any]]]]) -> AsyncIterator[tuple[T, Any]]:
+        """Runs jobs with at most `concurrency` begun, lazily taken from `jobs`; gives (key, result) as they end.
+
+        The first error cancels the rest and is raised; so does leaving the loop.
+        """
+        source = iter(jobs)
+        running: dict[asyncio.Task[Any], T] = {}
+        try:
+            while True:
+                while len(running) < self.concurrency and (job := next(source, None)) is not None:
+                    running[asyncio.ensure_future(job[1]())] = job[0]
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield running.pop(task), task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        return await self._call("GET", path, None, _SAFE)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        retried: tuple[type[Exception], ...],
+        *,
+        text: bool = False,
+    ) -> Any:
+        @stamina.retry(on=retried, attempts=ATTEMPTS, wait_initial=0.2, wait_max=2.0)
+        async def send() -> httpx.Response:
+            return await self._http.request(method, path, json=body)
+
+        try:
+            reply = await send()
+        except httpx.TransportError as error:
+            raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}".rstrip()) from error
+        if reply.status_code != httpx.codes.OK:
+            raise ServerError(f"{self.url}{path}: HTTP {reply.status_code}: {reply.text[:500]}")
+        return reply.text if text else reply.json()

@@ -1,0 +1,158 @@
+"""Starts an SGLang server, waits until it and the dump plugin are ready, and watches it."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from eagle3.errors import ServerError
+from eagle3.server.flags import ServerCommand
+from eagle3.server.process import ChildTree, check_port, free_port
+
+READY_LINE = "The server is fired up and ready to roll!"
+POLL_S = 0.2
+
+
+class Server:
+    """A running SGLang server; leave the `with` block and nothing of it is left.
+
+    `Server.start` returns when the server answers and, for extraction, the plugin has reported what it captures.
+    """
+
+    def __init__(self, command: ServerCommand, tree: ChildTree, work: Path | None) -> None:
+        self.command = command
+        self.tree = tree
+        self.work = work
+        self.url = f"http://{command.host}:{command.port}"
+        self.ready: list[dict[str, Any]] = []
+        """What each of the plugin's streams reported: boundaries, rank, hidden_size, versions."""
+
+    @classmethod
+    def start(
+        cls,
+        command: ServerCommand,
+        *,
+        log: Path,
+        timeout_s: float,
+        work: Path | None = None,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> Self:
+        """
+        Args:
+            work: the dataset's `work/` folder, for extraction: the plugin must report there.
+            on_wait: called with the seconds waited so far; what it raises (Ctrl-C) stops the server.
+
+        Raises:
+            ServerError: port taken, model missing, server died or did not come up in time, plugin absent or refusing.
+        """
+        _check_model(command)
+        if command.port == 0:
+            command = command.at_port(free_port(command.host))
+        else:
+            check_port(command.host, command.port)
+        if work is not None:
+            for stale in (*work.glob("ready-*.json"), *work.glob("status-*.json"), *work.glob("reserve-*")):
+                stale.unlink(missing_ok=True)
+        tree = ChildTree(command.argv, env=command.environment(), log=log)
+        server = cls(command, tree, work)
+        try:
+            server._wait(timeout_s, on_wait)
+        except BaseException:
+            tree.stop()
+            raise
+        return server
+
+    def _wait(self, timeout_s: float, on_wait: Callable[[float], None] | None) -> None:
+        began = time.monotonic()
+        while True:
+            self.check()
+            self._read_ready()
+            waited = time.monotonic() - began
+            if self._answers():
+                if self.work is None or (self.ready and len(self.ready) >= self.ready[0]["streams"]):
+                    return
+                if waited > 5.0:  # the plugin reports before the server opens its port
+                    raise ServerError(
+                        f"the server runs, but the dump plugin did not report ready in {self.work}: "
+                        f"is SGLANG_PLUGINS set, or another plugin in the way? Log: {self.tree.log}"
+                    )
+            if waited > timeout_s:
+                raise ServerError(self._story(f"the server was not ready after {timeout_s:.0f} s"))
+            if on_wait is not None:
+                on_wait(waited)
+            time.sleep(POLL_S)
+
+    def _answers(self) -> bool:
+        quiet = "log_level" in self.command.flags
+        if not quiet and not self.tree.wrote(READY_LINE):
+            return False
+        try:
+            return httpx.get(f"{self.url}/model_info", timeout=5.0).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def _read_ready(self) -> None:
+        if self.work is None:
+            return
+        self.ready = []
+        for path in sorted(self.work.glob("ready-*.json")):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if "error" in content:
+                raise ServerError(f"the dump plugin refuses: {content['error']}")
+            self.ready.append(content)
+
+    def check(self) -> None:
+        """Raises ServerError when the server has died."""
+        code = self.tree.poll()
+        if code is not None:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            raise ServerError(self._story(f"the server {how}"))
+
+    def dump_status(self) -> dict[str, Any]:
+        """The plugin's figures, summed over its streams; `error` is the first one or None."""
+        total: dict[str, Any] = {"error": None}
+        if self.work is None:
+            return total
+        for path in sorted(self.work.glob("status-*.json")):
+            for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+                if name == "error":
+                    total["error"] = total["error"] or value
+                elif name not in ("pid", "time"):
+                    total[name] = total.get(name, 0) + value
+        return total
+
+    def stop(self) -> None:
+        self.tree.stop()
+
+    def _story(self, what: str) -> str:
+        log = self.tree.tail(400)
+        reason = next((hint for sign, hint in _SIGNS if sign in log), None)
+        last = "\n".join(f"    {line}" for line in log.splitlines()[-15:])
+        return f"{what}{f': {reason}' if reason else ''}. Log: {self.tree.log}\n{last}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+_SIGNS = (
+    ("address already in use", "its port is taken; server.port=0 takes a free one"),
+    ("out of memory", "out of GPU memory; lower server.flags.common.mem_fraction_static or raise server.tp"),
+    ("Not enough memory", "not enough memory for its cache; raise server.flags.common.mem_fraction_static"),
+    ("No space left on device", "a disk is full"),
+    ("unrecognized arguments", "it does not take one of its flags"),
+    ("trust_remote_code", "the model brings its own code; target.trust_remote_code=true allows it"),
+)
+
+
+def _check_model(command: ServerCommand) -> None:
+    model = Path(str(command.flags["model_path"]))
+    if not (model / "config.json").is_file():
+        raise ServerError(f"no model in {model}: config.json is missing; check target.path")

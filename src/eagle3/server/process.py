@@ -1,0 +1,141 @@
+"""Child processes: a tree that is started, watched and ended as one. For the server and for the trainer."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from eagle3.errors import ServerError
+from eagle3.server import warden
+
+
+class ChildTree:
+    """A command in a session of its own whose whole tree ends when asked to, when it fails, or when we are gone.
+
+    `returncode` and `pid` are those of the warden (warden.py), which exits exactly as the command does.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path | None = None,
+        grace_s: float = 15.0,
+    ) -> None:
+        """
+        Args:
+            env: the whole environment.
+            log: standard output and error are appended to it.
+            grace_s: from SIGTERM to SIGKILL.
+        """
+        self.log = log
+        self.grace_s = grace_s
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = log.stat().st_size if log.exists() else 0
+        wardened = [sys.executable, "-P", str(Path(warden.__file__)), str(os.getpid()), str(grace_s), *argv]
+        try:
+            with log.open("ab") as out:
+                self._process = subprocess.Popen(
+                    wardened,
+                    env=dict(env),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ServerError(f"cannot start {argv[0]}: {error}") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Exit code, or None when it still runs after `timeout` seconds."""
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def members(self) -> list[psutil.Process]:
+        """The live processes of the tree, the warden first."""
+        try:
+            first = psutil.Process(self.pid)
+            return [first, *first.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def stop(self) -> int:
+        """Ends the tree (SIGTERM, then SIGKILL after the grace) and gives the exit code. Nothing is left of it."""
+        members = self.members()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            if self.wait(self.grace_s + 5.0) is None:  # the warden itself is stuck
+                self.kill()
+        for process in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(members, timeout=5.0)
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """Ends the tree at once."""
+        for process in reversed(self.members()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines that this child wrote to its log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self._log_start, self.log.stat().st_size - 64 * 1024))
+                return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def wrote(self, text: str) -> bool:
+        """Whether a text is in what this child has logged so far."""
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return text.encode() in file.read()
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises ServerError when the port is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ServerError(
+                f"server.host={host} server.port={port}: {error.strerror}; server.port=0 takes a free port"
+            ) from error
