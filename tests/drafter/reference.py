@@ -1,0 +1,155 @@
+"""EAGLE-3 by its definition: plain loops over positions and steps, one vector at a time, nothing shared or skipped.
+
+Written from the paper (arXiv 2503.01840) and independently of `eagle3.drafter`: it takes a dict of tensors by SGLang's
+names, and imports nothing from the code that it checks. Slow; for float64 and small sizes.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the definition needs besides weights and data."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    eps: float
+    angles: Tensor
+    """[head_dim/2] angle a position turns each pair by."""
+    stretch: float = 1.0
+    """Factor of cosine and sine (YaRN)."""
+    fc_norm: bool = False
+    norm_output: bool = False
+
+
+@dataclass(frozen=True)
+class Expected:
+    loss: Tensor
+    """[steps] sums."""
+    valid: list[int]
+    correct: list[int]
+    reached: list[int]
+    accepted: list[int]
+    logits: dict[tuple[int, int], Tensor]
+    """The drafter's, by (step, position), at scored positions."""
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / torch.sqrt((x * x).mean() + eps) * weight
+
+
+def turn(x: Tensor, position: int, setting: Setting) -> Tensor:
+    """RoPE of one head: element i is paired with element i + head_dim/2."""
+    half = setting.head_dim // 2
+    out = []
+    for i in range(half):
+        angle = float(setting.angles[i]) * position
+        out.append((x[i] * math.cos(angle) - x[i + half] * math.sin(angle)) * setting.stretch)
+    for i in range(half):
+        angle = float(setting.angles[i]) * position
+        out.append((x[i + half] * math.cos(angle) + x[i] * math.sin(angle)) * setting.stretch)
+    return torch.stack(out)
+
+
+def first_state(w: dict[str, Tensor], states: Tensor, setting: Setting) -> Tensor:
+    """g^0 of one position's captured states [K*Ht]."""
+    if "fc.weight" not in w:
+        return states
+    if setting.fc_norm:
+        count = sum(name.startswith("fc_norm.") for name in w)
+        parts = states.view(count, -1)
+        states = torch.cat([norm(parts[i], w[f"fc_norm.{i}.weight"], setting.eps) for i in range(count)])
+    return w["fc.weight"] @ states
+
+
+def loss_of(p: Tensor, q: Tensor, kind: str) -> Tensor:
+    if kind == "ce":
+        return -sum((p[v] * q[v].log() for v in range(len(p))), torch.zeros((), dtype=p.dtype))
+    if kind == "kl":
+        return sum((p[v] * (p[v] / q[v]).log() for v in range(len(p))), torch.zeros((), dtype=p.dtype))
+    return -sum((torch.minimum(p[v], q[v]) for v in range(len(p))), torch.zeros((), dtype=p.dtype)).log()
+
+
+def training_time_test(
+    w: dict[str, Tensor],
+    setting: Setting,
+    documents: list[dict[str, Tensor]],
+    embedding: Tensor,
+    target_head: Tensor,
+    draft_ids: Tensor,
+    steps: int,
+    kind: str,
+) -> Expected:
+    """Sums over documents, each of `input_ids [S]`, `loss_mask [S]`, `states [S, K*Ht]`, `final [S, Ht]`."""
+    total = [torch.zeros((), dtype=embedding.dtype) for _ in range(steps)]
+    valid, correct, reached, accepted = ([0] * steps for _ in range(4))
+    all_logits: dict[tuple[int, int], Tensor] = {}
+    base = 0
+    for document in documents:
+        ids, mask = document["input_ids"].tolist(), document["loss_mask"].tolist()
+        length = len(ids)
+        g = [first_state(w, document["states"][t], setting) for t in range(length)]
+        keys: list[list[list[Tensor]]] = []  # by step, position, head
+        values: list[list[list[Tensor]]] = []
+        chain = [True] * length
+        for k in range(steps):
+            queries = []
+            keys.append([])
+            values.append([])
+            inside = [t for t in range(length) if t + 1 + k < length]
+            for t in inside:
+                e = embedding[ids[t + 1 + k]]
+                if "embed_proj.weight" in w:
+                    e = w["embed_proj.weight"] @ e
+                z = torch.cat(
+                    (
+                        norm(e, w["midlayer.input_layernorm.weight"], setting.eps),
+                        norm(g[t], w["midlayer.hidden_norm.weight"], setting.eps),
+                    )
+                )
+                q = (w["midlayer.self_attn.q_proj.weight"] @ z).view(setting.num_heads, -1)
+                key = (w["midlayer.self_attn.k_proj.weight"] @ z).view(setting.num_kv_heads, -1)
+                value = (w["midlayer.self_attn.v_proj.weight"] @ z).view(setting.num_kv_heads, -1)
+                queries.append([turn(head, t + k, setting) for head in q])
+                keys[k].append([turn(head, t + k, setting) for head in key])
+                values[k].append(list(value))
+            for t in inside:
+                heads = []
+                for h in range(setting.num_heads):
+                    shared = h // (setting.num_heads // setting.num_kv_heads)
+                    seen = [(0, s) for s in range(t + 1)] + [(j, t) for j in range(1, k + 1)]
+                    scores = torch.stack([queries[t][h] @ keys[j][s][shared] for j, s in seen])
+                    weights = torch.softmax(scores / math.sqrt(setting.head_dim), dim=0)
+                    heads.append(sum(weights[i] * values[j][s][shared] for i, (j, s) in enumerate(seen)))
+                y = g[t] + w["midlayer.self_attn.o_proj.weight"] @ torch.cat(heads)
+                if "midlayer.self_attn.o_proj.bias" in w:
+                    y = y + w["midlayer.self_attn.o_proj.bias"]
+                x = norm(y, w["midlayer.post_attention_layernorm.weight"], setting.eps)
+                gate = w["midlayer.mlp.gate_proj.weight"] @ x
+                up = w["midlayer.mlp.up_proj.weight"] @ x
+                g_next = y + w["midlayer.mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
+                out = norm(g_next, w["norm.weight"], setting.eps)
+                logits = w["lm_head.weight"] @ out
+                g[t] = out if setting.norm_output else g_next
+                if t + 2 + k >= length or not mask[t + 2 + k]:
+                    chain[t] = False
+                    continue
+                valid[k] += 1
+                all_logits[k, base + t] = logits
+                target = target_head @ document["final"][t + 1 + k]
+                top = int(target.argmax())
+                right = top == int(draft_ids[logits.argmax()])
+                correct[k] += right
+                reached[k] += chain[t]
+                chain[t] = chain[t] and right
+                accepted[k] += chain[t]
+                if top in draft_ids.tolist():
+                    p = torch.softmax(target[draft_ids], dim=0)
+                    total[k] = total[k] + loss_of(p, torch.softmax(logits, dim=0), kind)
+        base += length
+    return Expected(torch.stack(total), valid, correct, reached, accepted, all_logits)
