@@ -27,7 +27,7 @@ def test_a_secret_read_from_the_environment_is_refused(monkeypatch: pytest.Monke
 
 def test_a_secret_pasted_into_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
-    with pytest.raises(ConfigError, match="tracking.tags"):
+    with pytest.raises(ConfigError, match=r"tracking\.tags"):
         check_secrets(OmegaConf.create({"tracking": {"tags": ["x hf_abcdefghijkl"]}}))
 
 

@@ -45,10 +45,11 @@ def choices(conf: Path) -> str:
             "Nothing chosen. An experiment is a complete configuration:",
             *rows,
             "",
-            "  python run.py experiment=quickstart              train a drafter of a small real model on this machine's CPU",
-            "  python run.py experiment=kimi_k25 mode=plan      print every command, byte and artifact; start nothing",
-            "  python run.py experiment=quickstart --cfg job    show the composed configuration",
+            "  python run.py experiment=quickstart             a drafter of a small real model, on this machine's CPU",
+            "  python run.py experiment=kimi_k25 mode=plan     every command, byte and artifact; starts nothing",
+            "  python run.py experiment=quickstart --cfg job   the composed configuration",
             "",
-            "Or compose your own: target=..., dataset=..., server=..., trainer=...  (the groups under conf/; README.md, 'Your own model')",
+            "Or compose your own from the groups under conf/: target=... dataset=... server=... trainer=...",
+            "(README.md, 'Your own model')",
         ]
     )

@@ -43,9 +43,9 @@ class TargetConfig:
 @dataclass
 class LayersConfig:
     boundaries: list[int] | None = None
-    """Boundary b is the residual stream entering layer b (the output of layer b-1). Ascending; null is [2, n//2, n-3]."""
+    """Boundary b is the residual stream entering layer b, the output of layer b-1. null is [2, n//2, n-3]."""
     capture: list[int] | None = None
-    """What extraction stores: a superset of `boundaries`, so that several choices share one dump; null is `boundaries`."""
+    """What extraction stores: a superset, so that several choices share one dump; null is `boundaries`."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A run's own configuration, kept so that `run.py --config-dir RUN snapshot=replay` composes it again, byte for byte."""
+"""A run's own configuration: `run.py --config-dir RUN snapshot=replay` composes it again, byte for byte."""
 
 from pathlib import Path
 from typing import Any

@@ -64,7 +64,7 @@ def _at_least(key: str, value: float, least: float) -> None:
 
 
 def _share(key: str, value: float, *, zero: bool) -> None:
-    if not ((0 <= value if zero else 0 < value) and value < 1):
+    if not ((value >= 0 if zero else value > 0) and value < 1):
         raise ConfigError(f"{key}: {value} is not a share; give a number {'from 0' if zero else 'above 0'} and below 1")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, ConfigError, TrainingError
 from eagle3.metrics import Reporter, Tail, replay
-from eagle3.server.process import ProcessTree, log_tail
+from eagle3.server.process import ChildTree
 
 POLL_S = 0.2
 STOP_S = 60.0
@@ -27,7 +28,8 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
     job_file.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
     tail = Tail(out / "metrics.jsonl")
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with ProcessTree([sys.executable, "-m", module, str(job_file)], environment, log, stop_timeout_s=STOP_S) as child:
+    argv = [sys.executable, "-m", module, str(job_file)]
+    with ChildTree(argv, env=environment, log=log, grace_s=STOP_S) as child:
         while (code := child.poll()) is None:
             for row in tail.rows():
                 replay(row, reporter)
@@ -36,11 +38,13 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
             replay(row, reporter)
     if code == 0:
         return
-    said = [line for line in log_tail(log, 200).splitlines() if line.startswith("error: ")]
-    message = (
-        said[-1].removeprefix("error: ") if said else f"it left no message; the end of its log:\n{log_tail(log, 15)}"
-    )
+    said = [line for line in child.tail(200).splitlines() if line.startswith("error: ")]
+    message = said[-1].removeprefix("error: ") if said else f"{_how(code)}; the end of its log:\n{child.tail(15)}"
     kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
-    raise kind(f"{message}\n(exit code {code}, log: {log}; what was saved is kept: the same command continues)")
+    raise kind(f"{message}\n(log: {log}; what was saved is kept: the same command continues)")
+
+
+def _how(code: int) -> str:
+    return f"{signal.Signals(-code).name} ended it" if code < 0 else f"it ended with exit code {code}"

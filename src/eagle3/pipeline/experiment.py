@@ -19,7 +19,7 @@ from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.child import run_child
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
-from eagle3.server.flags import plugin_sha256
+from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
 from eagle3.tracking.report import ReportInputs, StageRecord, final_table, write_report

@@ -1,7 +1,8 @@
-"""`mode=plan`: every command with its environment, what each stage reads and writes, what is reused, bytes needed against
-bytes free. Starts nothing, downloads nothing, writes nothing."""
+"""`mode=plan`: commands with their environment, what stages read, write and reuse, bytes needed against bytes free.
 
-import shlex
+Starts nothing, downloads nothing, writes nothing.
+"""
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from eagle3.config import Config
 from eagle3.config.schema import NcclProfile
 from eagle3.config.validate import STAGES, boundaries_of
 from eagle3.data.space import dataset_bytes, free_bytes, used_bytes
-from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
-from eagle3.server.flags import server_command
+from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
 from eagle3.target.resolve import cache_folder
@@ -81,15 +82,11 @@ def _nccl(profile: NcclProfile) -> str:
     return f"{profile.name}: {settings or 'NCCL decides'}"
 
 
-def _command(cfg: Config, model: str, role: str, dump: Path | None) -> list[str]:
+def _command(cfg: Config, model: str, role: Role, dump: Path | None) -> list[str]:
     try:
-        command = server_command(cfg, model, role, port=cfg.server.port, dump_dir=dump)
-    except ConfigError:
-        raise
-    except Eagle3Error as error:  # no SGLang on the machine that the plan is made on
+        return [f"server    {server_command(cfg, role, model, dump=dump).shown()}"]
+    except ServerError as error:  # no SGLang on the machine that the plan is made on
         return [f"server    {error}"]
-    environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(command.env.items())]
-    return ["server    " + " \\\n              ".join([*environment, shlex.join(command.argv)])]
 
 
 def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> list[_Line]:
@@ -103,8 +100,8 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
     model = str(target.path) if target else cfg.target.path
     later = LATER.format("the target" if target is None else cfg.dataset.path)
     root = artifacts_root(cfg)
-    folders = {name: str(root / name / later) for name in STAGES}
-    states = dict.fromkeys(STAGES, "made")
+    folders: dict[str, str] = {name: str(root / name / later) for name in STAGES}
+    states: dict[str, str] = dict.fromkeys(STAGES, "made")
     if stages is not None:
         for artifact in stages.in_order():
             folders[artifact.stage], states[artifact.stage] = str(artifact.folder), _state(artifact)
@@ -112,7 +109,7 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
     dump = Path(folders["extract"]) / "work"
     child = f"{sys.executable} -m eagle3.{{}}.main {{}}/job.json"
     prepare = [
-        f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer ones)"
+        f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer)"
     ]
     if cfg.prepare.regenerate:
         prepare += [f"nccl      {_nccl(cfg.nccl.serving)}", *_command(cfg, model, "serving", None)]
@@ -123,7 +120,8 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         *_command(cfg, model, "extraction", dump),
     ]
     train = [
-        f"drafter   boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens; {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",
+        f"drafter   boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens",
+        f"loss      {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",
         f"child     {child.format('training', folders['train'])}",
     ]
     evaluate = [f"child     {child.format('evaluation', folders['evaluate'])}"]
@@ -152,9 +150,8 @@ def print_plan(cfg: Config) -> None:
     here = target is not None and Path(cfg.dataset.path).exists()
     stages = stages_of(cfg, target) if target is not None and here else None
     print(f"plan of {cfg.name}: nothing is started\n")
-    print(
-        f"target    {cfg.target.name}: {target.path if target else f'{cfg.target.path} (not on this machine yet: fetched first)'}"
-    )
+    where = target.path if target else f"{cfg.target.path} (not on this machine yet: fetched first)"
+    print(f"target    {cfg.target.name}: {where}")
     print(f"wandb     {cfg.tracking.mode}\n")
     for line in _lines(cfg, target, stages):
         print(f"{line.stage}: {line.state}\n  reads     {line.reads}\n  writes    {line.writes}")

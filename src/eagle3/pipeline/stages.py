@@ -15,7 +15,7 @@ from eagle3.config.provenance import file_sha256
 from eagle3.config.validate import boundaries_of
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import Artifact, fingerprint
-from eagle3.server.flags import sglang_version
+from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
 REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 1}
@@ -68,7 +68,7 @@ def artifacts_root(cfg: Config) -> Path:
 
 
 def find_inputs(cfg: Config) -> None:
-    """Makes relative `dataset.path`, `target.path` and `target.chat_template` absolute: from the current folder, else the project's.
+    """Makes the paths of dataset, target and chat template absolute: from the current folder, else the project's.
 
     Raises:
         ConfigError: a path that is plainly a file's is not there.
@@ -129,7 +129,7 @@ def _extract_inputs(cfg: Config, target: TargetInfo, prepared: str) -> dict[str,
         "text_prefix": cfg.target.text_prefix,
         "dtype": cfg.dataset.dtype,
         "server": {
-            "sglang": sglang_version(cfg.server),
+            "sglang": installed(cfg.server.python).version,
             "device": cfg.server.device,
             "dtype": cfg.server.dtype,
             "tp": cfg.server.tp,
