@@ -101,6 +101,8 @@ class DatasetConfig:
     """Split of a hub dataset."""
     limit: int | None = None
     """At most this many conversations; null takes all."""
+    bad_rows: float = 0.1
+    """Share of rows that may be no conversations; those are reported and left out. More of them stop the run."""
     max_length: int = 2048
     """Longest sequence in tokens."""
     on_long: str = "truncate"

@@ -106,6 +106,7 @@ def _check_data(cfg: Config) -> None:
     _one_of("server.dtype", cfg.server.dtype, ("bfloat16",))
     _at_least("dataset.max_length", cfg.dataset.max_length, 4)
     _share("dataset.held_out", cfg.dataset.held_out, zero=False)
+    _share("dataset.bad_rows", cfg.dataset.bad_rows, zero=True)
     if cfg.dataset.limit is not None:
         _at_least("dataset.limit", cfg.dataset.limit, 2)
     if not 0 < cfg.dataset.shard_gib <= 64:
