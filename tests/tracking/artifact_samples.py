@@ -111,6 +111,7 @@ def write_train(folder: Path, steps: int = 300, epochs: int = 6) -> Path:
     reporter.close()
     _retime(folder / "metrics.jsonl", 0.5)
     _json(folder / "summary.json", {"train/loss": 11.2, "train/tokens_per_s": 903.0, "train/steps": steps})
+    _json(folder / "job.json", {"config": {"loss": {"kind": "ce"}}, "target": "target", "boundaries": [2, 15, 27]})
     write_drafter(folder / "drafter")
     (folder / "DONE").touch()
     return folder
@@ -120,11 +121,12 @@ def write_evaluate(folder: Path) -> Path:
     trained, untrained = [0.52, 0.47, 0.44, 0.42], [0.011, 0.004, 0.003, 0.002]
     summary: dict[str, float] = {"eval/accept_length": 1.93, "eval/untrained/accept_length": 1.01}
     for step in range(4):
-        summary[f"eval/cond_acc_{step}"] = trained[step]
-        summary[f"eval/acc_{step}"] = trained[step] * (1 - 0.09 * step)
-        summary[f"eval/untrained/cond_acc_{step}"] = untrained[step]
-        summary[f"eval/untrained/acc_{step}"] = untrained[step]
+        summary[f"eval/cond_acc_step_{step}"] = trained[step]
+        summary[f"eval/acc_step_{step}"] = trained[step] * (1 - 0.09 * step)
+        summary[f"eval/untrained/cond_acc_step_{step}"] = untrained[step]
+        summary[f"eval/untrained/acc_step_{step}"] = untrained[step]
     _json(folder / "summary.json", summary)
+    _json(folder / "job.json", {"drafter": "train/t1/drafter"})
     (folder / "DONE").touch()
     return folder
 

@@ -1,47 +1,235 @@
 """The report of a run: `report/{summary.json, report.md, *.png}`, and the table that ends it on the terminal."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from eagle3.config.schema import Config
+from eagle3.tracking.plots import write_plots
+from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
+from eagle3.tracking.units import duration, quantity, size
 
+__all__ = ["ReportInputs", "StageRecord", "final_table", "write_report"]
 
-@dataclass(frozen=True)
-class StageRecord:
-    """What became of one stage in this run."""
+_CAPTIONS = {
+    "acceptance": "Share of held-out positions where the drafter's token is the target's, by draft token.",
+    "accept_length": "Simulated accept length while training: tokens that one verification by the target yields.",
+    "loss": "Training and held-out loss.",
+    "lengths": "Tokens a conversation, after the chat template.",
+    "throughput": "Tokens a second over the time of the stage.",
+}
 
-    name: str
-    """prepare, extract, train or evaluate."""
-    folder: Path
-    """Its artifact."""
-    seconds: float
-    """Wall time spent in this run."""
-    reused: bool
-    """The artifact was there already."""
-
-
-@dataclass(frozen=True)
-class ReportInputs:
-    """All that a report is made from; stages that did not run are missing from `stages`."""
-
-    cfg: Config
-    stages: list[StageRecord]
-    provenance: dict[str, Any]
-    target: dict[str, Any]
-    """At least name, source and path, as in TargetInfo."""
-    boundaries: list[int]
-    drafter: Path | None = None
-    """The drafter folder to serve, once there is one."""
+_EXPLAINED = (
+    "Measured on conversations kept from training, against the target's own hidden states. **Acceptance** is the share "
+    "of draft tokens that are the target's choice where all earlier ones were; **accuracy** is the share in any case. "
+    "The accept length is 1 + a₁ + a₁a₂ + ... over the acceptances."
+)
 
 
 def write_report(run_dir: Path, inputs: ReportInputs) -> Path:
     """Writes `run_dir/report/` and returns that folder; works when only some stages ran (until=extract)."""
-    raise NotImplementedError
+    folder = run_dir / "report"
+    folder.mkdir(parents=True, exist_ok=True)
+    results = Results(inputs)
+    pictures = write_plots({record.name: record.folder for record in inputs.stages}, folder)
+    (folder / "summary.json").write_text(json.dumps(results.flat(), indent=2) + "\n", encoding="utf-8")
+    page = "\n".join(_page(run_dir, results, {path.stem for path in pictures})) + "\n"
+    page = page.replace("\n\n\n", "\n\n")
+    (folder / "report.md").write_text(page, encoding="utf-8")
+    return folder
+
+
+def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
+    inputs = results.inputs
+    yield f"# {inputs.cfg.name}: {_title(results)}\n"
+    yield _verdict(results) + "\n"
+    if results.trained:
+        yield "## Result\n"
+        yield from _markdown(("draft token", *map(str, range(1, 1 + _steps(results)))), _result_rows(results))
+        yield f"\n{_EXPLAINED}\n"
+    yield from _pictures(pictures, "acceptance", "accept_length", "loss")
+    yield "## What was run\n"
+    yield from _markdown(("", ""), _setup_rows(results))
+    if results.prepare or results.manifest:
+        yield "\n## Data\n"
+        yield from _markdown(("", ""), _data_rows(results))
+        yield ""
+        yield from _pictures(pictures, "lengths")
+    yield "\n## Time\n"
+    yield from _markdown(("stage", "time", "tokens/s", "artifact"), _time_rows(results))
+    yield ""
+    yield from _pictures(pictures, "throughput")
+    if inputs.drafter is not None:
+        yield "## Serve the drafter\n"
+        yield f"On a GPU, with SGLang:\n\n```bash\n{serve_command(inputs.cfg, inputs.target, inputs.drafter)}\n```\n"
+    yield "## Repeat it\n"
+    yield f"```bash\n{replay_command(run_dir)}\n```\n"
+    yield from _markdown(("made with", ""), _version_rows(inputs.provenance))
+
+
+def _title(results: Results) -> str:
+    target = results.inputs.target.get("name", results.inputs.cfg.target.name)
+    kinds = {"train": f"a drafter for {target}", "extract": f"hidden states of {target}"}
+    return next((text for stage, text in kinds.items() if stage in results.stages), f"prompts for {target}")
+
+
+def _verdict(results: Results) -> str:
+    trained, untrained = results.trained.accept_length, results.untrained.accept_length
+    if trained is not None:
+        before = f"; untrained, it was {untrained:.2f}" if untrained is not None else ""
+        return f"**Accept length {trained:.2f}** on held-out conversations (simulated){before}."
+    last = results.inputs.stages[-1].name if results.inputs.stages else "nothing"
+    return f"The run ended after the stage `{last}` (`until={results.inputs.cfg.until}`)."
+
+
+def _steps(results: Results) -> int:
+    return max(len(found.conditional) or len(found.accuracy) for found in (results.trained, results.untrained))
+
+
+def _result_rows(results: Results) -> list[tuple[str, ...]]:
+    rows = []
+    for who, found in (("trained", results.trained), ("untrained", results.untrained)):
+        if found.conditional:
+            rows.append((f"acceptance, {who}", *(f"{share:.1%}" for share in found.conditional)))
+        if found.accuracy:
+            rows.append((f"accuracy, {who}", *(f"{share:.1%}" for share in found.accuracy)))
+    return rows
+
+
+def _setup_rows(results: Results) -> list[tuple[str, str]]:
+    inputs, cfg, target = results.inputs, results.inputs.cfg, results.inputs.target
+    rows = [
+        ("target", f"{target.get('name', cfg.target.name)}, from {target.get('source', cfg.target.path)}"),
+        ("boundaries", f"{', '.join(map(str, inputs.boundaries))} (residual stream entering these layers), and final"),
+    ]
+    if "extract" in results.stages:
+        version = results.manifest.get("sglang_version") or inputs.provenance.get("versions", {}).get("sglang")
+        gpus = f" x {cfg.server.tp}" if cfg.server.tp > 1 else ""
+        rows.append(("server", f"SGLang {version}, {cfg.server.device}{gpus}, NCCL profile {cfg.nccl.extraction.name}"))
+    if "train" in results.stages:
+        rows.append(("drafter", _drafter(results)))
+        length = f"{cfg.trainer.max_steps} steps" if cfg.trainer.max_steps else _count(cfg.trainer.epochs, "epoch")
+        batch = cfg.trainer.tokens_per_batch * cfg.trainer.accumulate * cfg.trainer.devices
+        rows.append(
+            (
+                "training",
+                f"{length} of {quantity(batch)} tokens a step, loss {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps, "
+                f"AdamW at {cfg.optim.lr:g}, {cfg.trainer.precision}, seed {cfg.seed}",
+            )
+        )
+    return rows
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{n:,} {thing}" + ("" if n == 1 else "s")
+
+
+def _drafter(results: Results) -> str:
+    cfg, made = results.inputs.cfg.drafter, results.drafter_config
+    hidden = made.get("hidden_size") or cfg.hidden_size
+    heads = made.get("num_attention_heads") or cfg.num_heads
+    draft = made.get("draft_vocab_size") or cfg.draft_vocab_size
+    parts = ["one layer"]
+    parts += [f"hidden size {hidden:,}"] if hidden else []
+    parts += [f"{heads} heads"] if heads else []
+    parts += [f"draft vocabulary {draft:,}"]
+    parts += ["EAGLE-3.1 (fc_norm)"] if cfg.fc_norm else []
+    return ", ".join(parts)
+
+
+def _data_rows(results: Results) -> list[tuple[str, str]]:
+    prepare, manifest, rows = results.prepare, results.manifest, []
+    if prepare:
+        counts = prepare.get("counts", {})
+        skipped = counts.get("skipped") or {}
+        rows.append(("source", str(prepare.get("source", results.inputs.cfg.dataset.path))))
+        text = f"{quantity(counts.get('kept', 0))} of {quantity(counts.get('conversations', 0))} kept"
+        rows.append(("conversations", text + "".join(f"; {quantity(n)} left out: {why}" for why, n in skipped.items())))
+        tokens, responses = prepare.get("tokens", 0), prepare.get("response_tokens", 0)
+        share = f" ({responses / tokens:.0%})" if tokens else ""
+        rows.append(("tokens", f"{quantity(tokens)}, of them {quantity(responses)} in responses{share}"))
+        held = prepare.get("held_out") or {}
+        if held:
+            text = f"{quantity(held.get('sequences', 0))} conversations, {quantity(held.get('tokens', 0))} tokens"
+            rows.append(("held out", text))
+    if manifest:
+        states, shards = len(manifest.get("states", [])), _count(len(manifest.get("shards", [])), "shard")
+        text = f"{size(manifest.get('bytes', 0))} in {shards}, {states} states a token"
+        rows.append(("hidden states", text))
+        bad = manifest.get("quarantined") or {}
+        rows.append(("quarantined", _count(len(bad), "sequence") if bad else "none"))
+        if proof := _proof(manifest.get("proof") or {}):
+            rows.append(("proof", proof))
+    return rows
+
+
+def _proof(proof: dict[str, Any]) -> str:
+    parts = []
+    for name, value in proof.items():
+        if isinstance(value, bool | int | float | str):
+            parts.append(f"{name.replace('_', ' ')} {f'{value:.3g}' if isinstance(value, float) else value}")
+    return ", ".join(parts)
+
+
+def _time_rows(results: Results) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for line in results.timings():
+        spent = "" if line.seconds is None else duration(line.seconds)
+        if line.reused:
+            spent = f"reused (made in about {spent})" if spent else "reused"
+        rows.append((line.name, spent, "" if line.rate is None else quantity(round(line.rate)), f"`{line.folder}`"))
+    return rows
+
+
+def _version_rows(provenance: dict[str, Any]) -> list[tuple[str, str]]:
+    git = provenance.get("git") or {}
+    commit = f"{git['commit']}{', with local changes' if git.get('dirty') else ''}" if git.get("commit") else "unknown"
+    rows = [("code", commit), ("Python", str(provenance.get("python", "")))]
+    rows += [(name, str(version)) for name, version in (provenance.get("versions") or {}).items() if version]
+    return [row for row in rows if row[1]]
+
+
+def _markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterable[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+
+
+def _pictures(there: set[str], *names: str) -> Iterable[str]:
+    for name in names:
+        if name in there:
+            yield f"![{_CAPTIONS[name]}]({name}.png)\n"
 
 
 def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
     """What the terminal shows last: the results, and where everything is."""
-    raise NotImplementedError
+    results = Results(inputs)
+    table = Table(title=f"{inputs.cfg.name}: {_title(results)}", title_justify="left", title_style="bold")
+    table.add_column("", style="dim")
+    steps = _steps(results)
+    if results.trained:
+        table.add_column("accept length", justify="right", style="bold")
+        for step in range(steps):
+            table.add_column(f"token {step + 1}", justify="right")
+        for who, found in (("untrained", results.untrained), ("trained", results.trained)):
+            tau = f"{found.accept_length:.2f}" if found.accept_length is not None else ""
+            table.add_row(who, tau, *(f"{share:.1%}" for share in found.conditional))
+    lines = [
+        f"{line.name} {'reused' if line.reused else duration(line.seconds or 0)}"
+        + (f" ({quantity(round(line.rate))} tokens/s)" if line.rate and not line.reused else "")
+        for line in results.timings()
+    ]
+    places = [("stages", ", ".join(lines)), ("report", str(run_dir / "report" / "report.md"))]
+    if inputs.drafter is not None:
+        places.append(("drafter", str(inputs.drafter)))
+    places += [("dataset", str(record.folder)) for record in inputs.stages if record.name == "extract"]
+    places += [("W&B", f"wandb sync {path}") for path in sorted((run_dir / "wandb").glob("offline-run-*"))]
+    places += [("run", str(run_dir)), ("repeat", replay_command(run_dir))]
+    # Plain lines, not cells: a path that a table folded can't be copied.
+    where = [Text.assemble((f"{name:<9}", "dim"), text) for name, text in places]
+    return Group(*([table] if results.trained else []), *where)

@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,10 @@ class Stage:
         return [row for row in Tail(self.folder / "metrics.jsonl").rows() if "values" in row]
 
     @cached_property
-    def span(self) -> float | None:
-        """Seconds between the first and the last report; None with fewer than two."""
+    def active(self) -> float | None:
+        """Seconds over which the stage reported; a longer silence (it was stopped and continued) counts as a minute."""
         times = [row["time"] for row in Tail(self.folder / "metrics.jsonl").rows() if "time" in row]
-        return times[-1] - times[0] if len(times) > 1 else None
+        return sum(min(after - before, 60.0) for before, after in pairwise(times)) if len(times) > 1 else None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -96,12 +97,12 @@ _SUMMARIES = ("summary.json", "prepare.json", "manifest.json")
 
 def acceptance(summary: dict[str, Any], who: str) -> Acceptance:
     """The figures of the trained or the untrained drafter in an evaluation's summary."""
-    prefixes = (f"eval/{who}/", "eval/") if who == TRAINED else (f"eval/{who}/",)
+    prefixes = ("eval/", f"eval/{who}/") if who == TRAINED else (f"eval/{who}/",)
     for prefix in prefixes:
         found = Acceptance(
             _number(summary.get(f"{prefix}accept_length")),
-            _by_step(summary, rf"{prefix}(?:acc|accuracy)[_/](\d+)"),
-            _by_step(summary, rf"{prefix}(?:cond|conditional|cond_acc|accept)[_/](\d+)"),
+            _by_step(summary, f"{prefix}acc_step_"),
+            _by_step(summary, f"{prefix}cond_acc_step_"),
         )
         if found:
             return found
@@ -112,8 +113,10 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _by_step(summary: dict[str, Any], pattern: str) -> list[float]:
-    found = {int(hit[1]): float(value) for name, value in summary.items() if (hit := re.fullmatch(pattern, name))}
+def _by_step(summary: dict[str, Any], prefix: str) -> list[float]:
+    found = {
+        int(hit[1]): float(value) for name, value in summary.items() if (hit := re.fullmatch(rf"{prefix}(\d+)", name))
+    }
     return [found[step] for step in sorted(found)]
 
 

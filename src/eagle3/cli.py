@@ -1,0 +1,80 @@
+"""The `eagle3` command: looks at a machine and at what runs leave behind. Experiments are started by run.py."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from eagle3 import __version__
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, Eagle3Error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="eagle3",
+        description="Looks at this machine, and at what runs leave behind. Experiments are started by "
+        "`python run.py experiment=...`.",
+        epilog="Exit codes: 0 all is well, 1 a check failed, 2 wrong usage or no such path, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"eagle3 {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="check this machine, and say what to do",
+        description="Checks Python, packages, SGLang and the dump plugin's fit, GPU and CUDA, memory, disk, ports, W&B "
+        "login and the model hub. Starts nothing and changes nothing. Exit 1 if something is broken.",
+    )
+    doctor.add_argument("--artifacts", type=Path, metavar="FOLDER", help="where `paths.artifacts` will be")
+    doctor.add_argument("--cache", type=Path, metavar="FOLDER", help="where `paths.cache` will be")
+
+    doctor.add_argument("--server-python", metavar="FILE", help="the interpreter in `server.python`, if not this one")
+
+    inspect = commands.add_parser(
+        "inspect",
+        help="explain a run, dataset, drafter or other folder",
+        description="Says what a folder is, how it was made, its figures, and what can be done with it next: a run, a "
+        "dataset of hidden states, prepared prompts, a training or an evaluation, a drafter, a W&B run.",
+    )
+    inspect.add_argument("path", type=Path, metavar="PATH")
+
+    verify = commands.add_parser(
+        "verify",
+        help="re-check every byte of a dataset or a drafter",
+        description="A dataset: checksums, coverage, boundaries and finiteness of every sequence. A drafter: names, "
+        "shapes and configuration, as SGLang will read them. A run: its dataset and its drafter. Exit 1 with the "
+        "first fault named.",
+    )
+    verify.add_argument("path", type=Path, metavar="PATH")
+    verify.add_argument("--all", action="store_true", help="go on after the first fault and name them all")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.command == "doctor":
+            from eagle3.commands.doctor import run_doctor
+
+            return run_doctor(args.artifacts, args.cache, args.server_python)
+        if args.command == "inspect":
+            from eagle3.commands.inspect import run_inspect
+
+            return run_inspect(args.path)
+        from eagle3.commands.verify import run_verify
+
+        return run_verify(args.path, every=args.all)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Eagle3Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `eagle3 inspect ... | head`
+        sys.stderr.close()
+        return EXIT_BAD_CONFIG
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What `eagle3 <command>` does, one module a command; imported when the command is asked for."""

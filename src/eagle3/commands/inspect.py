@@ -1,0 +1,245 @@
+"""`eagle3 inspect PATH`: what a folder is, how it was made, its figures, and what can be done with it next."""
+
+import json
+import shlex
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from eagle3.commands.kinds import Kind, kind_of
+from eagle3.errors import EXIT_DONE
+from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, read_json
+from eagle3.tracking.summary import replay_command
+from eagle3.tracking.units import duration, quantity, size
+
+Facts = Iterator[tuple[str, str]]
+"""(label, text) lines; a label is empty where the text goes on."""
+
+
+def run_inspect(path: Path) -> int:
+    """Prints the explanation.
+
+    Raises:
+        ConfigError: there is nothing at the path that eagle3 knows.
+    """
+    kind = kind_of(path)
+    describe: dict[Kind, Callable[[Path], Facts]] = {
+        Kind.RUN: _run,
+        Kind.DATASET: _dataset,
+        Kind.PREPARED: _prepared,
+        Kind.TRAINING: _training,
+        Kind.EVALUATION: _evaluation,
+        Kind.DRAFTER: _drafter,
+        Kind.TARGET: _target,
+        Kind.WANDB: _wandb,
+    }
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console.print(Text.assemble((str(path), "bold"), f": {kind}"))
+    for label, text in describe[kind](path):
+        console.print(Text.assemble((f"  {label:<14}", "dim"), text))
+    return EXIT_DONE
+
+
+def _run(path: Path) -> Facts:
+    made = read_json(path / "provenance.json")
+    yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
+    yield "command", str(made.get("command", "unknown"))
+    git = made.get("git") or {}
+    if git.get("commit"):
+        yield "code", f"{git['commit']}{', with local changes' if git.get('dirty') else ''}"
+    if target := made.get("target"):
+        yield "target", f"{target.get('name')}, from {target.get('source')}"
+    if boundaries := made.get("boundaries"):
+        yield "boundaries", ", ".join(map(str, boundaries))
+    yield from _accept_lengths(read_json(path / "report" / "summary.json"))
+    for stage, folder in (made.get("artifacts") or {}).items():
+        done = (Path(folder) / "DONE").exists()
+        there = "finished" if done else "started" if Path(folder).exists() else "not there"
+        yield stage, f"{folder} ({there})"
+    for name, label in (("drafter", "drafter"), ("report/report.md", "report"), ("logs", "logs")):
+        if (path / name).exists():
+            yield label, str(path / name)
+    yield "repeat", replay_command(path.resolve())
+    yield from (("sync", f"wandb sync {folder}") for folder in sorted(path.glob("wandb/offline-run-*")))
+
+
+def _dataset(path: Path) -> Facts:
+    manifest = read_json(path / "manifest.json")
+    if not manifest:
+        yield "state", "manifest.json can't be read: restore it, or remove the folder and extract again"
+        return
+    target = manifest.get("target") or {}
+    yield "target", f"{target.get('name')}, from {target.get('source')}"
+    boundaries = ", ".join(map(str, manifest.get("boundaries", [])))
+    yield "states", f"boundaries {boundaries} (residual stream entering these layers), and final (after the last norm)"
+    yield "stored as", f"{manifest.get('dtype')}, {quantity(manifest.get('hidden_size', 0))} wide"
+    tokens, sequences = manifest.get("tokens", 0), manifest.get("sequences", 0)
+    shards = manifest.get("shards", [])
+    yield "holds", f"{quantity(sequences)} sequences, {quantity(tokens)} tokens, {size(manifest.get('bytes', 0))}"
+    yield "", f"in {len(shards)} shards"
+    planned = manifest.get("placement") or {}
+    if not manifest.get("complete"):
+        of = f" of {quantity(planned['sequences'])}" if "sequences" in planned else ""
+        yield "state", f"not complete: {quantity(sequences)}{of} sequences; the same command continues"
+    else:
+        yield "state", "complete"
+    for name, label in (("quarantined", "quarantined"), ("skipped", "skipped")):
+        if found := manifest.get(name):
+            yield label, _counted(found)
+    yield "made by", f"SGLang {manifest.get('sglang_version')}; plugin {str(manifest.get('plugin_sha256'))[:12]}"
+    if nccl := manifest.get("nccl_env"):
+        yield "NCCL", " ".join(f"{name}={value}" for name, value in nccl.items())
+    if proof := manifest.get("proof"):
+        yield "proof", json.dumps(proof)
+    yield "next", f"eagle3 verify {shlex.quote(str(path))}"
+
+
+def _counted(found: dict[str, Any]) -> str:
+    """{reason: n}, or {id: reason}, as `n x reason`."""
+    counts: dict[str, int] = {}
+    for name, value in found.items():
+        reason, count = (name, value) if isinstance(value, int) else (str(value), 1)
+        counts[reason] = counts.get(reason, 0) + count
+    return ", ".join(f"{count:,} x {reason}" for reason, count in counts.items()) or "none"
+
+
+def _prepared(path: Path) -> Facts:
+    made = read_json(path / "prepare.json")
+    counts = made.get("counts") or {}
+    yield "source", str(made.get("source"))
+    yield "target", f"{made.get('target')} (its tokenizer and chat template)"
+    yield "holds", f"{quantity(counts.get('kept', 0))} of {quantity(counts.get('conversations', 0))} conversations"
+    if counts.get("skipped"):
+        yield "left out", _counted(counts["skipped"])
+    yield "tokens", f"{quantity(made.get('tokens', 0))}, {quantity(made.get('response_tokens', 0))} in responses"
+    held = made.get("held_out") or {}
+    yield "held out", f"{quantity(held.get('sequences', 0))} conversations, {quantity(held.get('tokens', 0))} tokens"
+    if (path / "prompts.safetensors").is_file():
+        prompts, responses = lengths(path)
+        whole = prompts + responses
+        if len(whole):
+            middle, high = np.percentile(whole, [50, 95])
+            yield "lengths", f"median {middle:,.0f}, 95% at most {high:,.0f}, longest {whole.max():,} tokens"
+    for problem in (made.get("problems") or [])[:5]:
+        yield "problem", f"line {problem.get('line')}: {problem.get('why')}"
+    if (path / "conversations.jsonl").is_file():
+        yield "answers", f"by the target itself: {path / 'conversations.jsonl'}"
+    yield "next", "it is extracted by the run that made it"
+
+
+def _training(path: Path) -> Facts:
+    job, stage = read_json(path / "job.json"), Stage(path)
+    config = job.get("config") or {}
+    yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
+    yield "target", str(job.get("target"))
+    yield "dataset", str(job.get("dataset"))
+    yield "boundaries", ", ".join(map(str, job.get("boundaries", [])))
+    for group in ("drafter", "loss", "optim", "trainer"):
+        chosen = {name: value for name, value in (config.get(group) or {}).items() if value is not None}
+        yield group, ", ".join(f"{name}={value}" for name, value in chosen.items())
+    if loss := stage.series("train/loss"):
+        yield "loss", f"{loss.y[0]:.3f} at step {loss.x[0]:,.0f}, {loss.y[-1]:.3f} at step {loss.x[-1]:,.0f}"
+    if length := stage.series("val/accept_length"):
+        yield "accept length", f"{length.y[-1]:.2f} at the end, {max(length.y):.2f} at best (held out, simulated)"
+    if stage.active:
+        yield "took", duration(stage.active)
+    if (path / "drafter").is_dir():
+        yield "next", f"eagle3 inspect {shlex.quote(str(path / 'drafter'))}"
+
+
+def _evaluation(path: Path) -> Facts:
+    job = read_json(path / "job.json")
+    yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
+    yield "drafter", str(job.get("drafter"))
+    yield "dataset", str(job.get("dataset"))
+    yield from _accept_lengths(read_json(path / "summary.json"))
+
+
+def _accept_lengths(summary: dict[str, Any]) -> Facts:
+    for who in (TRAINED, UNTRAINED):
+        found = acceptance(summary, who)
+        if found.accept_length is not None:
+            shares = ", ".join(f"{share:.0%}" for share in found.conditional)
+            yield who, f"accept length {found.accept_length:.2f}" + (f" (by draft token: {shares})" if shares else "")
+
+
+def _drafter(path: Path) -> Facts:
+    config = read_json(path / "config.json")
+    yield "architecture", ", ".join(config.get("architectures") or ["unknown"])
+    captured = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    yield "reads", f"SGLang layer ids {captured}" if captured else "SGLang's default layers: none are named"
+    yield (
+        "shape",
+        ", ".join(
+            f"{label} {config[name]:,}"
+            for name, label in (
+                ("hidden_size", "hidden size"),
+                ("intermediate_size", "MLP"),
+                ("num_attention_heads", "heads"),
+                ("num_key_value_heads", "key-value heads"),
+                ("vocab_size", "vocabulary"),
+                ("draft_vocab_size", "draft vocabulary"),
+            )
+            if isinstance(config.get(name), int)
+        ),
+    )
+    parameters, stored = _weights(path)
+    yield "weights", f"{quantity(parameters)} parameters, {size(stored)}"
+    for name in ("eagle3.json", "provenance.json"):
+        for key, value in read_json(path / name).items():
+            if isinstance(value, str | int | float):
+                yield key.replace("_", " "), str(value)
+    draft = shlex.quote(str(path.resolve()))
+    yield "next", f"eagle3 verify {shlex.quote(str(path))}"
+    yield (
+        "serve",
+        (
+            "python -m sglang.launch_server --model-path TARGET --speculative-algorithm EAGLE3 "
+            f"--speculative-draft-model-path {draft} --speculative-num-steps 3 --speculative-eagle-topk 1 "
+            "--speculative-num-draft-tokens 4"
+        ),
+    )
+
+
+def _weights(path: Path) -> tuple[int, int]:
+    """(numbers, bytes) of a folder's safetensors, from their headers alone."""
+    numbers = stored = 0
+    for file in sorted(path.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                numbers += int(np.prod(tensor["shape"], dtype=np.int64))
+                stored += tensor["data_offsets"][1] - tensor["data_offsets"][0]
+    return numbers, stored
+
+
+def _target(path: Path) -> Facts:
+    from eagle3.target.info import read_info
+
+    info = read_info(path)
+    yield "layers", f"{info.num_layers} of hidden size {info.hidden_size:,}"
+    yield "vocabulary", f"{info.vocab_size:,} tokens; at most {info.context_length:,} in a sequence"
+    yield "next", f"python run.py target=local target.path={shlex.quote(str(path.resolve()))} ..."
+
+
+def _wandb(path: Path) -> Facts:
+    from eagle3.tracking.offline import read_offline
+
+    run = read_offline(path)
+    ended = "never finished" if run.exit_code is None else f"finished with exit code {run.exit_code}"
+    yield "run", f"{run.name} ({run.run_id}) of project {run.project}, {ended}"
+    yield "group", f"{run.group}, job type {run.job_type}"
+    yield "tags", ", ".join(run.tags)
+    yield "history", f"{len(run.history):,} rows"
+    for artifact in run.artifacts:
+        yield "artifact", f"{artifact.name} ({artifact.type}), {len(artifact.files)} files"
+    yield from _accept_lengths(run.summary)
+    yield "next", f"wandb sync {shlex.quote(str(path if path.is_dir() else path.parent))}"
