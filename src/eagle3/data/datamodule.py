@@ -1,0 +1,80 @@
+"""Lightning's view of the data: the loaders of a rank, over one dataset of hidden states."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+
+from eagle3.data.dataset import SequenceDataset, Split
+from eagle3.data.loader import PackedLoader, SequentialLoader
+from eagle3.data.packing import Packing, in_order, scored_counts
+from eagle3.data.shards import HiddenStates
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """How the data is cut into batches and read."""
+
+    tokens_per_batch: int
+    accumulate: int
+    epochs: int
+    steps: int
+    """Training-time-test steps."""
+    seed: int
+    num_workers: int = 0
+    pin: bool = False
+    rank: int = 0
+    world: int = 1
+
+
+class HiddenStatesData(pl.LightningDataModule):
+    """Training and held-out split of a dataset folder."""
+
+    def __init__(self, folder: Path, prompts: Path, boundaries: list[int], settings: LoaderSettings) -> None:
+        """
+        Args:
+            folder: of the hidden states.
+            prompts: prepare's folder, whose `held_out` splits them.
+
+        Raises:
+            DataError: the dataset is incomplete, damaged, or not of these prompts; or a split is empty.
+        """
+        super().__init__()
+        states = HiddenStates(folder)
+        split = Split.of(states, prompts)
+        self.settings = settings
+        self.train_set = SequenceDataset(states, split.train, boundaries)
+        self.held_out_set = SequenceDataset(states, split.held_out, boundaries)
+        lengths = self.train_set.lengths
+        self.packing = Packing(lengths, settings.tokens_per_batch, settings.seed, settings.epochs, settings.world)
+        self.train_ids, self.train_mask = small_tensors(self.train_set)
+        self.scored = scored_counts(self.train_mask, self.train_set.offsets, settings.steps)
+        """[n, steps]: scored positions of each training sequence."""
+        self.train_loader = PackedLoader(
+            self.train_set,
+            self.packing,
+            torch.from_numpy(self.scored),
+            rank=settings.rank,
+            accumulate=settings.accumulate,
+            num_workers=settings.num_workers,
+            pin=settings.pin,
+        )
+
+    def train_dataloader(self) -> PackedLoader:
+        return self.train_loader
+
+    def val_dataloader(self) -> SequentialLoader:
+        batches = in_order(self.held_out_set.lengths, self.settings.tokens_per_batch)
+        mine = batches[self.settings.rank :: self.settings.world]
+        return SequentialLoader(self.held_out_set, mine, self.settings.num_workers, self.settings.pin)
+
+
+def small_tensors(dataset: SequenceDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Ids `[T] int32` and loss mask `[T] uint8` of all sequences of a split."""
+    parts = [dataset.read_small(i) for i in range(len(dataset))]
+    return (
+        np.concatenate([part["input_ids"].numpy() for part in parts]),
+        np.concatenate([part["loss_mask"].numpy() for part in parts]),
+    )

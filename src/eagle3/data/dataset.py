@@ -1,0 +1,146 @@
+"""What training reads of a dataset of hidden states: the sequences of one split, and of them the states asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from eagle3.data.layout import FINAL
+from eagle3.data.placement import PROMPTS, Prompts
+from eagle3.data.shards import HiddenStates
+from eagle3.drafter.batch import Batch
+from eagle3.errors import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which sequences of a `HiddenStates` are trained on, and which measure the result."""
+
+    train: np.ndarray
+    """[n] int64, positions in the dataset."""
+    held_out: np.ndarray
+    """[m] int64, positions in the dataset."""
+
+    @staticmethod
+    def of(states: HiddenStates, prompts: Path) -> "Split":
+        """By `held_out` of prepare's prompts.safetensors, through the sample ids.
+
+        Raises:
+            DataError: the dataset was not made from these prompts, or one of the two parts is empty.
+        """
+        known, held_out = Prompts.load(prompts), _held_out(prompts)
+        if len(held_out) != len(known.sample_ids):
+            raise DataError(
+                f"{prompts}: held_out has another length than sample_ids. Remove the folder, prepare again."
+            )
+        ids = states.sample_ids.numpy()
+        order = np.argsort(known.sample_ids)
+        where = np.searchsorted(known.sample_ids, ids, sorter=order).clip(max=max(len(order) - 1, 0))
+        rows = order[where] if len(order) else np.zeros(len(ids), np.int64)
+        remedy = "It was extracted from other prompts: extract again, or train on the prompts it was made from."
+        strange = ids[known.sample_ids[rows] != ids] if len(order) else ids
+        if len(strange):
+            raise DataError(
+                f"{states.folder}: {len(strange)} sequences (the first is sample {strange[0]}) are not in {prompts}. "
+                + remedy
+            )
+        lengths = known.lengths[rows]
+        wrong = np.flatnonzero(lengths != states.lengths.numpy())
+        if len(wrong):
+            i = wrong[0]
+            raise DataError(
+                f"{states.folder}: sample {ids[i]} has {int(states.lengths[i])} tokens, but {lengths[i]} in {prompts}. "
+                + remedy
+            )
+        kept = held_out[rows] != 0
+        split = Split(train=np.flatnonzero(~kept), held_out=np.flatnonzero(kept))
+        for part, name in ((split.train, "train on"), (split.held_out, "hold out")):
+            if not len(part):
+                raise DataError(
+                    f"{states.folder}: of {len(ids)} sequences there is none to {name}. "
+                    "Add conversations, or change dataset.held_out."
+                )
+        return split
+
+
+def _held_out(prompts: Path) -> np.ndarray:
+    path = prompts / PROMPTS if prompts.is_dir() else prompts
+    try:
+        with safe_open(path, "numpy") as file:
+            return file.get_tensor("held_out")
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} can't be read ({error}). Remove the folder and prepare again.") from None
+
+
+class SequenceDataset(Dataset[dict[str, Tensor]]):
+    """Some sequences of a dataset, as views on its shards; a state that is not asked for is never touched.
+
+    `target_top`, the target's arg-max at each token of the split (`targets.py`), is filled in by whoever has it.
+    """
+
+    def __init__(self, states: HiddenStates, rows: np.ndarray, boundaries: Sequence[int]) -> None:
+        """Raises DataError for a boundary that was not captured."""
+        self.states = states
+        self.rows = rows
+        self.boundaries = sorted(boundaries)
+        self.names = [f"boundary.{b}" for b in self.boundaries]
+        missing = sorted(set(self.boundaries) - set(states.manifest.boundaries))
+        if missing:
+            raise DataError(
+                f"{states.folder} has boundaries {states.manifest.boundaries}, not {missing}. "
+                "Choose layers.boundaries among them, or extract with a layers.capture that has them."
+            )
+        self.lengths: np.ndarray = states.lengths.numpy()[rows]
+        """[n] int64, in tokens."""
+        self.sample_ids: np.ndarray = states.sample_ids.numpy()[rows]
+        """[n] int64."""
+        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+        """[n+1] int64: where each sequence begins among all tokens of the split."""
+        self.target_top: Tensor | None = None
+        """[sum of lengths] int32."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        """`input_ids [S] int32`, `loss_mask [S] uint8`, the boundaries and `final`, each `[S, H]`."""
+        return self.states.read(int(self.rows[i]), ["input_ids", "loss_mask", *self.names, FINAL])
+
+    def read_small(self, i: int) -> dict[str, Tensor]:
+        """Ids and mask only."""
+        return self.states.read(int(self.rows[i]), ["input_ids", "loss_mask"])
+
+    def batch(self, chosen: Sequence[int], pin: bool = False) -> Batch:
+        """The chosen sequences one after the other; each state is copied once, into (pinned) memory of its own."""
+        lengths = [int(self.lengths[i]) for i in chosen]
+        T, H = sum(lengths), self.states.manifest.hidden_size
+        first = self[chosen[0]]
+
+        def room(*size: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(size, dtype=dtype, pin_memory=pin)
+
+        states = room(T, H * len(self.names), dtype=first[FINAL].dtype)
+        final = room(T, H, dtype=first[FINAL].dtype)
+        input_ids, position = room(T, dtype=torch.int64), room(T, dtype=torch.int64)
+        loss_mask, document = room(T, dtype=torch.bool), room(T, dtype=torch.int32)
+        top = None if self.target_top is None else room(T, dtype=torch.int64)
+        start = 0
+        for n, (i, length) in enumerate(zip(chosen, lengths, strict=True)):
+            sequence, to = self[i], slice(start, start + length)
+            for k, name in enumerate(self.names):
+                states[to, k * H : (k + 1) * H].copy_(sequence[name])
+            final[to].copy_(sequence[FINAL])
+            input_ids[to].copy_(sequence["input_ids"])
+            loss_mask[to].copy_(sequence["loss_mask"])
+            document[to] = n
+            torch.arange(length, out=position[to])
+            if top is not None and self.target_top is not None:
+                top[to].copy_(self.target_top[self.offsets[i] : self.offsets[i + 1]])
+            start += length
+        ids = torch.from_numpy(self.sample_ids[list(chosen)])
+        return Batch(input_ids, loss_mask, document, position, states, final, ids.pin_memory() if pin else ids, top)

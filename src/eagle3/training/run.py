@@ -1,0 +1,180 @@
+"""One training, from a job to a drafter and `summary.json`; continues from the last checkpoint where there is one."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from safetensors.torch import save_file
+
+from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
+from eagle3.data.targets import fill_target_top
+from eagle3.drafter.shape import DrafterShape
+from eagle3.drafter.vocab import choose_draft_ids, count_responses, coverage
+from eagle3.errors import TrainingError
+from eagle3.metrics import Reporter
+from eagle3.training.callbacks import Metrics
+from eagle3.training.checkpoints import (
+    BEST,
+    LAST,
+    AtomicCheckpoints,
+    LastCheckpoint,
+    best_checkpoint,
+    load_checkpoint,
+)
+from eagle3.training.frozen import Frozen, initial_drafter
+from eagle3.training.job import Job
+from eagle3.training.logger import ReporterLogger
+from eagle3.training.machine import Machine
+from eagle3.training.module import DrafterModule
+from eagle3.training.stop import StopSignal
+
+PRECISION = {"bf16": "bf16-mixed", "fp32": "32-true"}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a training is."""
+
+    epochs: int
+    total_steps: int
+    """Optimiser steps."""
+    batches: int
+    """Micro-batches of a rank in an epoch: all there are, or fewer where max_steps ends the first epoch early."""
+
+    @staticmethod
+    def of(batches: int, accumulate: int, epochs: int, max_steps: int | None) -> "Budget":
+        per_epoch = -(-batches // accumulate)
+        total = min(per_epoch * epochs, max_steps or per_epoch * epochs)
+        return Budget(-(-total // per_epoch), total, min(batches, total * accumulate))
+
+
+def open_data(job: Job, machine: Machine) -> HiddenStatesData:
+    trainer = job.config.trainer
+    settings = LoaderSettings(
+        tokens_per_batch=trainer.tokens_per_batch,
+        accumulate=trainer.accumulate,
+        epochs=trainer.epochs,
+        steps=job.config.loss.ttt_steps,
+        seed=job.config.seed,
+        num_workers=trainer.num_workers,
+        pin=machine.on_gpu,
+        rank=machine.rank,
+        world=machine.world,
+    )
+    return HiddenStatesData(job.dataset, job.prompts, job.boundaries, settings)
+
+
+def draft_vocabulary(job: Job, data: HiddenStatesData, size: int) -> tuple[torch.Tensor, float]:
+    """Draft ids `[D]` by the training split's response tokens, and their share of these; saved for whoever asks."""
+    ids, mask = torch.from_numpy(data.train_ids), torch.from_numpy(data.train_mask)
+    counts = count_responses(ids, mask, job.target.vocab_size)
+    chosen = choose_draft_ids(counts, size)
+    save_file({"draft_ids": chosen, "counts": counts}, job.out / "draft_vocabulary.safetensors")
+    return chosen, coverage(counts, chosen)
+
+
+def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> None:
+    """Raises Eagle3Error; whatever was saved until then is kept, and the next call continues from it."""
+    trainer_config = job.config.trainer
+    machine.settle(job.config.seed)
+    data = open_data(job, machine)
+    budget = Budget.of(
+        len(data.train_loader), trainer_config.accumulate, trainer_config.epochs, trainer_config.max_steps
+    )
+    data.train_loader.batches = budget.batches
+    shape = DrafterShape.build(job.config.drafter, job.target, len(job.boundaries))
+    draft_ids, covered = draft_vocabulary(job, data, shape.draft_vocab_size)
+    reporter.note(
+        f"{len(data.train_set)} sequences of {int(data.train_set.lengths.sum())} tokens in {len(data.train_loader)} "
+        f"batches an epoch, {data.packing.fill:.0%} full; {len(data.held_out_set)} sequences held out; "
+        f"draft vocabulary of {shape.draft_vocab_size} covers {covered:.1%} of the responses"
+    )
+    frozen = Frozen.load(job.target, draft_ids)
+    drafter = initial_drafter(shape, frozen, job.config.seed)
+    last = job.out / "checkpoints" / LAST
+    if not _finished(last):
+        frozen = frozen.to(machine.device)
+        for dataset in (data.train_set, data.held_out_set):
+            fill_target_top(dataset, frozen.head, machine.device)
+        module = DrafterModule(drafter, frozen, job.config.loss, job.config.optim, budget.total_steps, job.plain)
+        _fit(job, machine, data, budget, module, ReporterLogger(reporter), stop)
+    if machine.rank == 0:
+        best = load_checkpoint(job.out / "checkpoints" / BEST)["state_dict"]
+        drafter.load_state_dict({name.removeprefix("drafter."): weight for name, weight in best.items()})
+        summary = _summary(last) | {
+            "train/parameters": sum(p.numel() for p in drafter.parameters()),
+            "train/sequences": len(data.train_set),
+            "train/held_out_sequences": len(data.held_out_set),
+            "train/draft_vocabulary": shape.draft_vocab_size,
+            "train/draft_vocabulary_coverage": covered,
+            "train/batch_fill": data.packing.fill,
+        }
+        (job.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
+def _fit(
+    job: Job,
+    machine: Machine,
+    data: HiddenStatesData,
+    budget: Budget,
+    module: DrafterModule,
+    logger: ReporterLogger,
+    stop: StopSignal,
+) -> None:
+    cfg, folder = job.config.trainer, job.out / "checkpoints"
+    last = folder / LAST
+    trainer = pl.Trainer(
+        accelerator="gpu" if machine.on_gpu else "cpu",
+        devices=machine.devices,
+        num_nodes=machine.world // machine.local_world,
+        strategy=machine.strategy,
+        plugins=[machine.environment, AtomicCheckpoints()],
+        precision=PRECISION[cfg.precision],  # type: ignore[arg-type]
+        max_epochs=budget.epochs,
+        accumulate_grad_batches=cfg.accumulate,
+        gradient_clip_val=job.config.optim.clip_norm,
+        logger=logger,
+        callbacks=[
+            Metrics(logger, data.train_loader, cfg.log_every),
+            best_checkpoint(folder),
+            LastCheckpoint(last, cfg.checkpoint_every, stop),
+        ],
+        default_root_dir=job.out,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None, weights_only=True)
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"The GPU's memory ran out with trainer.tokens_per_batch={cfg.tokens_per_batch}. Halve it and double "
+            f"trainer.accumulate={cfg.accumulate}: the result is the same. ({error})"
+        ) from error
+
+
+def _callback_states(last: Path) -> dict[str, Any]:
+    return load_checkpoint(last, mapped=True)["callbacks"] if last.exists() else {}
+
+
+def _finished(last: Path) -> bool:
+    return bool(_callback_states(last).get(LastCheckpoint.__qualname__, {}).get("finished"))
+
+
+def _summary(last: Path) -> dict[str, Any]:
+    """Final figures of training, and those of the validation that chose the drafter."""
+    state = _callback_states(last)[Metrics.__qualname__]
+    step = load_checkpoint(last, mapped=True)["global_step"]
+    return {
+        **{name: value for name, value in state["last"].items() if name.startswith("train/")},
+        **state["best"],
+        "val/final_accept_length": state["last"]["val/accept_length"],
+        "train/steps": step,
+        "train/tokens": state["tokens"],
+        "train/seconds": state["seconds"],
+        "train/tokens_per_s": state["tokens"] / max(state["seconds"], 1e-9),
+    }
