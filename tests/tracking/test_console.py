@@ -35,8 +35,7 @@ def test_a_log_file_gets_a_line_every_ten_seconds_and_the_last_state(clock: list
             reporter.progress(second * 10, 300, unit="sequences", tokens_per_s=412.3, bytes=3 << 20)
     lines = out.getvalue().splitlines()
     assert len(lines) == 5  # three in thirty seconds, the last state, and the end
-    assert lines[0].startswith("extract: 90/300 sequences · 412 tokens/s · 3.0 MiB")
-    assert "ETA 21 s" in lines[0]
+    assert lines[0] == "extract: 90/300 sequences · 10 s · ETA 21 s · 412 tokens/s · 3.0 MiB"
     assert lines[3].startswith("extract: 300/300 sequences")
     assert lines[4] == "extract: done in 31 s"
 
@@ -49,6 +48,18 @@ def test_rate_leaves_out_what_was_done_before(clock: list[float]) -> None:
             reporter.progress(900 + second, 1000, unit="steps")
     assert "· 1 steps/s ·" in out.getvalue()
     assert "ETA 1 min" in out.getvalue()
+
+
+def test_another_phase_has_a_rate_of_its_own(clock: list[float]) -> None:
+    reporter, out = plain()
+    with reporter.stage("extract"):
+        for _ in range(11):
+            clock[0] += 1
+            reporter.progress(4, 4, unit="proofs")
+        for done in range(12):
+            clock[0] += 1
+            reporter.progress(10 * done, 1000, unit="sequences")
+    assert "110/1,000 sequences · 10 sequences/s" in out.getvalue()
 
 
 def test_a_stage_that_fails_says_so(clock: list[float]) -> None:

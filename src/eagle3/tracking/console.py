@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.text import Text
 
 from eagle3.metrics import Reporter
 from eagle3.tracking.units import duration, field_text, quantity
 
 REFRESH_S = 0.2
+SEPARATOR = " · "
 RATE_MEMORY_S = 20.0
 """The rate shown (and with it the ETA) forgets what is older than about this."""
 
@@ -45,14 +48,15 @@ class _Pace:
 
     def __init__(self) -> None:
         self.start = self.time = time.monotonic()
-        self.first: float | None = None
+        self.counts: object = None
+        """What is counted; another unit or total is another phase of the stage, with a rate of its own."""
         self.done = 0.0
         self.rate = 0.0
 
-    def update(self, done: float) -> None:
+    def update(self, done: float, counts: object) -> None:
         now = time.monotonic()
-        if self.first is None or done < self.done:  # a new counter: epochs and phases begin again at nought
-            self.first, self.done, self.time, self.rate = done, done, now, 0.0
+        if counts != self.counts or done < self.done:
+            self.counts, self.done, self.time, self.rate = counts, done, now, 0.0
             return
         elapsed = now - self.time
         if elapsed < REFRESH_S:
@@ -71,8 +75,7 @@ class ConsoleReporter:
         self.interval_s = interval_s
         self._live = self.console.is_terminal
         self._stage = ""
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._display: _Display | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -93,8 +96,8 @@ class ConsoleReporter:
         if now - self._shown >= (REFRESH_S if self._live else self.interval_s):
             self._shown = now
             self._show()
-        elif self._pace.first is None:
-            self._pace.update(done)
+        elif self._pace.counts is None:
+            self._pace.update(done, (total, fields.get("unit")))
 
     def note(self, text: str) -> None:
         prefix = f"{self._stage}: " if self._stage else ""
@@ -124,20 +127,14 @@ class ConsoleReporter:
         """Shows the last state once more and takes the bar away; may be called at any time."""
         if self._dirty:
             self._show()
-        if self._bar is not None:
-            self._bar.stop()
-        self._bar = self._task = None
-        self._stage = ""
+        if self._display is not None:
+            self._display.stop()
+        self._display, self._stage, self._dirty = None, "", False
 
     def _end(self, text: str) -> None:
         name = self._stage
-        if self._dirty:
-            self._show()
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = self._task = None
+        self.close()
         self.console.print(f"{name}: {text}", markup=False)
-        self._stage, self._dirty = "", False
 
     # -- drawing ----------------------------------------------------------------------------------------------------
 
@@ -145,38 +142,54 @@ class ConsoleReporter:
         if self._now is None:
             return
         done, total, fields = self._now
-        self._pace.update(done)
+        self._pace.update(done, (total, fields.get("unit")))
         self._dirty = False
-        text = self._text(done, total, fields)
-        if not self._live:
-            self.console.print(f"{self._stage}: {text}" if self._stage else text, markup=False)
+        course, figures = self._course(done, total, fields), self._figures(fields)
+        if self._live:
+            if self._display is None:
+                self._display = _Display(self.console, self._stage)
+            self._display.update(done, total, course, figures)
             return
-        if self._bar is None:
-            self._bar = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.fields[stage]}", style="bold"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[text]}", markup=False),
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
-            )
-            self._bar.start()
-        if self._task is None:
-            self._task = self._bar.add_task("", stage=self._stage, text=text, total=total or None)
-        self._bar.update(self._task, completed=done, total=total or None, text=text)
+        text = SEPARATOR.join(part for part in (course, figures) if part)
+        self.console.print(f"{self._stage}: {text}" if self._stage else text, markup=False)
 
-    def _text(self, done: float, total: float, fields: dict[str, Any]) -> str:
-        rest = dict(fields)
-        unit = str(rest.pop("unit", ""))
-        parts = [
-            f"{quantity(done)}/{quantity(total)} {unit}".rstrip() if total else f"{quantity(done)} {unit}".rstrip()
-        ]
-        rate = self._pace.rate
-        if rate > 0 and not any("tokens_per_s" in name for name in rest):
+    def _course(self, done: float, total: float, fields: dict[str, Any]) -> str:
+        """How far, how fast, how long, and when it will be over."""
+        unit, rate = str(fields.get("unit", "")), self._pace.rate
+        parts = [f"{quantity(done)}{f'/{quantity(total)}' if total else ''} {unit}".rstrip()]
+        if rate > 0 and "tokens_per_s" not in fields:
             parts.append(f"{quantity(rate)} {unit}/s".replace(" /s", "/s"))
-        parts += [field_text(name, value) for name, value in rest.items() if value is not None]
         parts.append(duration(time.monotonic() - self._pace.start))
         if rate > 0 and total > done:
             parts.append(f"ETA {duration((total - done) / rate)}")
-        return " · ".join(parts)
+        return SEPARATOR.join(parts)
+
+    def _figures(self, fields: dict[str, Any]) -> str:
+        shown = ((name, value) for name, value in fields.items() if name != "unit" and value is not None)
+        return SEPARATOR.join(field_text(name, value) for name, value in shown)
+
+
+class _Display:
+    """Two lines at the bottom of the terminal: the bar, and the stage's figures."""
+
+    def __init__(self, console: Console, stage: str) -> None:
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[course]}", markup=False),
+            console=console,
+            expand=True,
+        )
+        self._task: TaskID = self._bar.add_task(stage, total=None, course="")
+        self._figures = Text(no_wrap=True, overflow="ellipsis", style="dim")
+        self._live = Live(Group(self._bar, self._figures), console=console, refresh_per_second=5, transient=True)
+        self._live.start()
+
+    def update(self, done: float, total: float, course: str, figures: str) -> None:
+        self._bar.update(self._task, completed=done, total=total or None, course=course)
+        self._figures.plain = f"  {figures}" if figures else ""
+
+    def stop(self) -> None:
+        self._live.refresh()
+        self._live.stop()
