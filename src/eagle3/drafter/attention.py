@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eagle3.drafter.plan import Plan
 
-QUERY_BLOCK = 256
+QUERY_BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,17 @@ class _Attend(torch.autograd.Function):
         kv = k0.shape[1]
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         query = q.to(wide).view(n, kv, heads // kv, d) * scale
-        key, value = k0.to(wide).transpose(0, 1), v0.to(wide).transpose(0, 1)
+        key, value = k0.to(wide).transpose(0, 1), v0.transpose(0, 1)
         out = torch.empty_like(query)
         lse = query.new_empty(query.shape[:3])
         for block in blocks:
             logits = _logits(query, key, block)
-            total = logits.logsumexp(-1)
-            weights = logits.sub_(total[..., None]).exp_()
-            out[block.q0 : block.q1] = _rows(weights.flatten(1, 2) @ value[:, block.k0 : block.k1], weights)
-            lse[block.q0 : block.q1] = total.permute(2, 0, 1)
+            highest = logits.amax(-1, keepdim=True)
+            weights = logits.sub_(highest).exp_()
+            total = weights.sum(-1, keepdim=True)
+            product = weights.to(q.dtype).flatten(1, 2) @ value[:, block.k0 : block.k1]
+            torch.div(_rows(product, weights), _rows(total, weights), out=out[block.q0 : block.q1])
+            lse[block.q0 : block.q1] = _rows(highest + total.log(), weights)[..., 0]
         if later:
             diagonal = torch.stack([(query * key[:, :, None]).sum(-1) for key in later[::2]])
             merged = torch.logaddexp(lse, diagonal.logsumexp(0))
@@ -94,22 +96,24 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         result, lse, q, k0, v0, *later = ctx.saved_tensors
-        wide = lse.dtype
-        query = q.to(wide).view(result.shape) * ctx.scale
-        key, value = k0.to(wide).transpose(0, 1), v0.to(wide).transpose(0, 1)
-        grad = grads[0].to(wide).view(result.shape)
+        wide, narrow = lse.dtype, q.dtype
+        plain = q.view(result.shape)
+        query = plain.to(wide) * ctx.scale
+        key, value = k0.transpose(0, 1), v0.transpose(0, 1)
+        wide_key = key.to(wide)
+        plain_grad = grads[0].view(result.shape)
+        grad = plain_grad.to(wide)
         delta = (grad * result).sum(-1)
         d_query = torch.empty_like(query)
-        d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
+        d_key, d_value = torch.zeros_like(wide_key), torch.zeros_like(wide_key)
         for block in ctx.blocks:
             rows, cols = slice(block.q0, block.q1), slice(block.k0, block.k1)
-            weights = _logits(query, key, block).sub_(lse[rows].permute(1, 2, 0)[..., None]).exp_()
-            grouped = grad[rows].permute(1, 2, 0, 3).flatten(1, 2)
-            d_value[:, cols] += weights.flatten(1, 2).transpose(1, 2) @ grouped
-            d_weights = (grouped @ value[:, cols].transpose(1, 2)).view(weights.shape)
-            d_logits = d_weights.sub_(delta[rows].permute(1, 2, 0)[..., None]).mul_(weights)
+            weights = _logits(query, wide_key, block).sub_(_groups(lse[rows, ..., None])).exp_()
+            queries, grads_here = (_groups(x[rows]).flatten(1, 2) for x in (plain, plain_grad))
+            d_value[:, cols] += weights.to(narrow).flatten(1, 2).transpose(1, 2) @ grads_here
+            d_weights = (grads_here @ value[:, cols].transpose(1, 2)).view(weights.shape)
+            d_logits = weights.mul_(d_weights - _groups(delta[rows, ..., None])).to(narrow)
             d_query[rows] = _rows(d_logits.flatten(1, 2) @ key[:, cols], d_logits)
-            queries = query[rows].permute(1, 2, 0, 3).flatten(1, 2)
             d_key[:, cols] += d_logits.flatten(1, 2).transpose(1, 2) @ queries
         d_later: list[Tensor] = []
         for own_key, own_value in zip(later[::2], later[1::2], strict=True):
@@ -122,7 +126,7 @@ class _Attend(torch.autograd.Function):
             None,
             None,
             (d_query * ctx.scale).to(q.dtype).view(q.shape),
-            d_key.transpose(0, 1).to(q.dtype),
+            (d_key * ctx.scale).transpose(0, 1).to(q.dtype),
             d_value.transpose(0, 1).to(q.dtype),
             *d_later,
         )
@@ -130,11 +134,16 @@ class _Attend(torch.autograd.Function):
 
 def _logits(query: Tensor, key: Tensor, block: Block) -> Tensor:
     """`[kv, group, queries, keys]` of `query [n, kv, group, d]` and `key [kv, r, d]`; keys to come are -inf."""
-    queries = query[block.q0 : block.q1].permute(1, 2, 0, 3)
+    queries = _groups(query[block.q0 : block.q1])
     logits = queries.flatten(1, 2) @ key[:, block.k0 : block.k1].transpose(1, 2)
     return logits.view(*queries.shape[:3], -1).masked_fill_(block.later, float("-inf"))
 
 
+def _groups(rows: Tensor) -> Tensor:
+    """`[queries, kv, group, x]` as `[kv, group, queries, x]`."""
+    return rows.permute(1, 2, 0, 3)
+
+
 def _rows(product: Tensor, like: Tensor) -> Tensor:
-    """`[kv, group * queries, d]` back to `[queries, kv, group, d]`."""
+    """`[kv, group * queries, x]` back to `[queries, kv, group, x]`."""
     return product.view(*like.shape[:3], -1).permute(2, 0, 1, 3)

@@ -51,10 +51,9 @@ class _HeadLoss(torch.autograd.Function):
             part = slice(start, start + ROW_CHUNK)
             logits = (x[part] @ narrow.t()).to(p.dtype)
             top[part] = logits.argmax(-1)
-            losses[part], grad = _loss_and_gradient(logits, p[rows[part]], kind, wanted)
-            if d_logits is not None and grad is not None:
-                torch.mul(grad, weight[part, None], out=grad)
-                d_logits[part] = grad
+            losses[part], grad = _loss_and_gradient(logits, p[rows[part]], kind)
+            if d_logits is not None:
+                torch.mul(grad, weight[part, None], out=d_logits[part])
         ctx.save_for_backward(x, head, d_logits)
         ctx.mark_non_differentiable(top)
         return (losses * weight).sum(), top
@@ -67,20 +66,20 @@ class _HeadLoss(torch.autograd.Function):
         return d_x, d_head, None, None, None, None
 
 
-def _loss_and_gradient(logits: Tensor, p: Tensor, kind: str, wanted: bool) -> tuple[Tensor, Tensor | None]:
-    """Losses `[c]` and their gradient to `logits [c, D]`, whose memory may be used for it."""
-    total = logits.logsumexp(-1, keepdim=True)
+def _loss_and_gradient(logits: Tensor, p: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Losses `[c]` and their gradient to `logits [c, D]`, which are overwritten: the sizes ask for few passes."""
+    agreement = torch.linalg.vecdot(p, logits)
+    highest = logits.amax(-1, keepdim=True)
+    q = logits.sub_(highest).exp_()
+    total = q.sum(-1, keepdim=True)
+    q.div_(total)
     if kind == "lk":
-        q = logits.sub_(total).exp_()
         below = q < p
         overlap = torch.where(below, q, p).sum(-1, keepdim=True)
-        if not wanted:
-            return -overlap[:, 0].log(), None
         # d overlap / d logit_v = q_v (1[q_v < p_v] - sum_u q_u 1[q_u < p_u])
         moved = torch.where(below, q, 0.0)
-        grad = (q * moved.sum(-1, keepdim=True) - moved) / overlap
-        return -overlap[:, 0].log(), grad
-    losses = total[:, 0] - torch.linalg.vecdot(p, logits)
+        return -overlap[:, 0].log(), q.mul_(moved.sum(-1, keepdim=True)).sub_(moved).div_(overlap)
+    losses = (highest + total.log())[:, 0] - agreement
     if kind == "kl":
         losses += torch.special.xlogy(p, p).sum(-1)
-    return losses, logits.sub_(total).exp_().sub_(p) if wanted else None
+    return losses, q.sub_(p)
