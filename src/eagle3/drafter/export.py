@@ -1,0 +1,127 @@
+"""A trained drafter as the folder that SGLang loads: config.json and model.safetensors in bf16.
+
+SGLang skips keys it does not know and leaves missing ones random, without a word: `check.py` is strict instead.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from eagle3.config.schema import RopeScaling
+from eagle3.drafter.capture import architecture_of, capture_ids
+from eagle3.drafter.model import Drafter
+from eagle3.drafter.shape import DrafterShape
+from eagle3.drafter.vocab import d2t, t2d
+from eagle3.errors import Eagle3Error
+from eagle3.target.info import TargetInfo
+from eagle3.target.weights import load_embedding
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+OWN = "eagle3"
+"""Key of config.json for what SGLang does not read."""
+
+
+def export_drafter(
+    drafter: Drafter, draft_ids: Tensor, boundaries: list[int], target: TargetInfo, out: Path, sglang_version: str
+) -> None:
+    """Writes `out`, replacing an earlier export there.
+
+    Args:
+        draft_ids: `[D]` target ids of the draft vocabulary, ascending.
+        boundaries: what the drafter was trained on; the config's ids mean these for `sglang_version`.
+
+    Raises ConfigError where that version cannot capture them, Eagle3Error where weights are not finite or the folder
+    cannot be written.
+    """
+    config = drafter_config(drafter.shape, boundaries, target, sglang_version)
+    tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in drafter.state_dict().items()}
+    projection = tensors.pop("embed_proj.weight", None)
+    if projection is not None:
+        tensors["embed_tokens.weight"] = load_embedding(target).to(projection.dtype) @ projection.t()
+    broken = sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all())
+    if broken:
+        raise Eagle3Error(f"The drafter has NaN or infinite weights in {', '.join(broken)}: it is not exported.")
+    draft_ids = draft_ids.cpu()
+    tensors["d2t"], tensors["t2d"] = d2t(draft_ids), t2d(draft_ids, drafter.shape.vocab_size)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # Beside and renamed: a folder that is being served or was interrupted never holds half a file.
+        weights, description = out / "model.safetensors", out / "config.json"
+        beside = weights.with_suffix(".partial"), description.with_suffix(".partial")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside[0], {"format": "pt"})
+        beside[1].write_text(json.dumps(config, indent=2) + "\n")
+        beside[0].replace(weights)
+        beside[1].replace(description)
+    except OSError as error:
+        raise Eagle3Error(f"{out}: the drafter cannot be written ({error}).") from error
+
+
+def drafter_config(
+    shape: DrafterShape, boundaries: list[int], target: TargetInfo, sglang_version: str
+) -> dict[str, Any]:
+    """config.json: a Llama of one layer, with everything that SGLang's loader and speculative workers look up."""
+    if len(boundaries) != shape.num_boundaries:
+        raise ValueError(f"{len(boundaries)} boundaries for a drafter of {shape.num_boundaries}")
+    architecture = architecture_of(target.path)
+    config: dict[str, Any] = {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": rope_config(shape.rope_scaling),
+        "max_position_embeddings": shape.context_length,
+        "attention_bias": shape.attention_bias,
+        "mlp_bias": False,
+        "vocab_size": shape.vocab_size,
+        "draft_vocab_size": shape.draft_vocab_size,
+        # SGLang takes a tied head for the embedding, and a null draft vocabulary for the target's head.
+        "tie_word_embeddings": False,
+        "target_hidden_size": shape.target_hidden_size,
+        "num_aux_hidden_states": shape.num_boundaries,
+        "fc_norm": shape.fc_norm,
+        "norm_output": shape.norm_output,
+        "torch_dtype": "bfloat16",
+        # Nested: at the top level the ids are ignored and the default boundaries captured instead.
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": capture_ids(
+                boundaries, architecture, target.num_layers, sglang_version
+            ),
+            "use_aux_hidden_state": True,
+        },
+        OWN: {
+            "boundaries": list(boundaries),
+            "sglang_version": sglang_version,
+            "target": {
+                "name": target.name,
+                "architecture": architecture,
+                "num_layers": target.num_layers,
+                "fingerprint": target.fingerprint,
+            },
+        },
+    }
+    return config
+
+
+def rope_config(scaling: RopeScaling | None) -> dict[str, Any] | None:
+    """`rope_scaling` as transformers and SGLang read it."""
+    if scaling is None:
+        return None
+    config: dict[str, Any] = {"rope_type": scaling.type, "factor": scaling.factor}
+    if scaling.type != "linear":
+        config["original_max_position_embeddings"] = scaling.original_max_position
+    if scaling.type == "llama3":
+        config |= {"low_freq_factor": scaling.low_freq_factor, "high_freq_factor": scaling.high_freq_factor}
+    if scaling.type == "yarn":
+        config |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+    return config
