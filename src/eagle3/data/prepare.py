@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from eagle3.config.schema import Config, DatasetConfig
 from eagle3.data.offsets import IntArray
-from eagle3.data.prompts import Conversation, Tally, read_conversations
+from eagle3.data.prompts import EARLY_ROWS, Conversation, Tally, read_conversations
+from eagle3.data.space import disk_error
 from eagle3.data.split import held_out_sides
 from eagle3.data.tokenize import ConversationTokenizer, Tokenized, tokenizer_sha256
 from eagle3.errors import DataError
@@ -36,6 +38,7 @@ class _Kept:
     prompt_keys: list[bytes] = field(default_factory=list)
     tokens: int = 0
     truncated: int = 0
+    tokens_per_s: float = 0.0
 
     def add(self, conversation: Conversation, tokens: Tokenized) -> None:
         self.input_ids.append(tokens.input_ids)
@@ -59,24 +62,21 @@ def run_prepare(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, 
         DataError: nothing is left to train on, or too many rows are unusable.
         ServerError: the server that regenerates answers failed; the answers so far are kept.
     """
-    started = time.monotonic()
     tokenizer = ConversationTokenizer(target, cfg.target)
     tally = Tally()
     conversations: Iterable[Conversation] = read_conversations(cfg.dataset, tally)
     if cfg.prepare.regenerate:
         from eagle3.data.regenerate import regenerate
 
-        conversations = regenerate(cfg, target, tokenizer, conversations, tally, out, reporter, logs)
-        started = time.monotonic()
+        conversations = regenerate(cfg, target, tokenizer, list(conversations), tally, out, reporter, logs)
     limit = min(cfg.dataset.max_length, target.context_length - 1)  # the server wants room for one token more
     kept = _tokenise(conversations, tokenizer, tally, cfg.dataset, limit, reporter)
     _require_some(kept, tally, cfg.dataset, limit)
     held_out = held_out_sides(kept.prompt_keys, cfg.dataset.held_out, cfg.dataset.seed)
     _save(out / "prompts.safetensors", kept, held_out)
-    seconds = time.monotonic() - started
     summary = _summary(cfg, target, tokenizer, tally, kept, held_out)
     _write_json(out / "prepare.json", summary)
-    _report(summary, kept.tokens / max(seconds, 1e-9), reporter)
+    _report(summary, kept.tokens_per_s, reporter)
     return summary
 
 
@@ -96,12 +96,14 @@ def _tokenise(
                 tally.skip(TEMPLATE, conversation.where, str(tokens))
             elif (fitted := _fit(tokens, limit, cfg.on_long, conversation, tally, kept)) is not None:
                 kept.add(conversation, fitted)
-        rate = kept.tokens / max(time.monotonic() - started, 1e-9)
-        fields = {"tokens": kept.tokens, "tokens_per_s": rate, "skipped": tally.skipped.total() or None}
+        kept.tokens_per_s = kept.tokens / max(time.monotonic() - started, 1e-9)
+        fields = {"tokens_per_s": kept.tokens_per_s, "tokens": kept.tokens, "skipped": tally.skipped.total() or None}
         if tally.total_bytes:
             reporter.progress(100 * tally.read_bytes / tally.total_bytes, 100, unit="%", **fields)
         else:
             reporter.progress(tally.conversations, cfg.limit or 0, unit="conversations", **fields)
+        if not kept.sample_ids and tally.skipped[TEMPLATE] >= EARLY_ROWS:
+            break  # it will not get better
     return kept
 
 
@@ -138,7 +140,7 @@ def _require_some(kept: _Kept, tally: Tally, cfg: DatasetConfig, limit: int) -> 
     good = tally.conversations - tally.bad
     if unmaskable > cfg.bad_rows * good:
         raise DataError(
-            f"{cfg.path}: in {unmaskable:,} of {good:,} conversations the answers can't be told from the chat template's "
+            f"{cfg.path}: in {unmaskable:,} of {good:,} conversations the answers can't be told from the template's "
             f"text; more than dataset.bad_rows={cfg.bad_rows:g} of them.{tally.first_problems()}\n"
             "Write the template with {% generation %} ... {% endgeneration %} around what the model writes in an "
             "assistant's turn, with the token that ends it, and set target.chat_template to that file."
@@ -146,7 +148,7 @@ def _require_some(kept: _Kept, tally: Tally, cfg: DatasetConfig, limit: int) -> 
     if not kept.sample_ids:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in tally.skipped.most_common())
         raise DataError(
-            f"{cfg.path}: no conversation of {tally.conversations:,} is left to train on ({reasons or 'the file is empty'})."
+            f"{cfg.path}: no conversation of {tally.conversations:,} is left to train on ({reasons or 'no rows'})."
             f"{tally.first_problems()}\nSequences are at most {limit:,} tokens (dataset.max_length, dataset.on_long)."
         )
     if len(kept.sample_ids) < 2:
@@ -167,9 +169,9 @@ def _save(path: Path, kept: _Kept, held_out: IntArray) -> None:
         save_file(tensors, partial)
         partial.replace(path)
     except OSError as error:
-        raise DataError(
-            f"{path}: can't be written ({error}). Free some disk, or set paths.artifacts elsewhere."
-        ) from error
+        raise disk_error(error, path) from error
+    except SafetensorError as error:  # how the library tells of a failed write
+        raise DataError(f"{path} could not be written: {error}. Is there room on its disk?") from error
 
 
 def _summary(

@@ -28,6 +28,8 @@ class Conversation:
     where: str
     """File and line, for messages."""
     messages: list[Message]
+    row_id: str | int | None = None
+    """The row's own `id`, kept when answers are regenerated."""
 
     @property
     def prompt_key(self) -> bytes:
@@ -82,19 +84,20 @@ def read_conversations(cfg: DatasetConfig, tally: Tally) -> Iterator[Conversatio
         index = tally.conversations
         tally.conversations += 1
         try:
-            conversation = Conversation(index, where, messages_of(row))
+            messages = messages_of(row)
         except BadRowError as error:
             tally.bad += 1
             tally.skip(error.reason, where, str(error))
             if tally.bad == tally.conversations == EARLY_ROWS:
                 break
             continue
-        digest = hashlib.sha256(json.dumps(conversation.messages, sort_keys=True).encode()).digest()[:16]
+        digest = hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).digest()[:16]
         if digest in seen:
             tally.skip("duplicate", where, "the same conversation as an earlier row")
             continue
         seen.add(digest)
-        yield conversation
+        row_id = row.get("id")
+        yield Conversation(index, where, messages, row_id if isinstance(row_id, str | int) else None)
         given += 1
         if given == cfg.limit:
             break
