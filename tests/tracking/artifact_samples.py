@@ -40,8 +40,13 @@ def write_prepare(folder: Path, n: int = 240, seed: int = 0) -> Path:
         {
             "format_version": 1,
             "source": "datasets/quickstart.jsonl",
-            "counts": {"conversations": n + 3, "kept": n, "skipped": {"not JSON": 2, "no assistant turn": 1}},
-            "problems": [{"line": 7, "why": "not JSON"}],
+            "counts": {
+                "conversations": n + 3,
+                "kept": n,
+                "truncated": 4,
+                "skipped": {"not JSON": 2, "no assistant turn": 1},
+            },
+            "problems": [{"line": "quickstart.jsonl line 7", "why": "not JSON"}],
             "tokens": int(offsets[-1]),
             "response_tokens": int(mask.sum()),
             "held_out": {"sequences": int(n / 10), "tokens": int(offsets[-1] / 10)},
@@ -78,7 +83,9 @@ def write_dataset(folder: Path, metrics: bool = False) -> Path:
             "shards": [],
             "quarantined": {},
             "skipped": {},
-            "proof": {"max_logprob_error": 0.03, "sequences": 4},
+            "proof": {
+                "before": {"sequences": 4, "tokens": 512, "mean_error": 0.004, "max_ratio": 2.5, "tolerance_ratio": 8.0}
+            },
             "complete": True,
         },
     )

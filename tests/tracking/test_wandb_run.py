@@ -13,6 +13,7 @@ from tests.tracking.artifact_samples import write_dataset, write_drafter
 from eagle3.config.schema import Config, DatasetConfig, TargetConfig, TrackingConfig
 from eagle3.errors import ConfigError, DataError, Interrupted
 from eagle3.tracking import run as tracking
+from eagle3.tracking.login import find_login
 from eagle3.tracking.offline import find_runs, read_offline
 
 CHOICES = {"target": "smollm2", "nccl@nccl.extraction": "ring_ll", "debug": None, "hydra/launcher": "basic"}
@@ -119,6 +120,40 @@ def test_two_runs_in_one_process_are_two_runs(cfg: Config, tmp_path: Path) -> No
     assert len(first.history) == len(second.history) == 1
 
 
+def test_the_shell_does_not_decide(cfg: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration is what a snapshot repeats, so variables of the shell must not change what is tracked."""
+    for name, value in {
+        "MODE": "disabled",
+        "RUN_ID": "shared",
+        "PROJECT": "other",
+        "DIR": "/nowhere",
+        "TAGS": "x",
+    }.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    with tracking.open_run(cfg, tmp_path / "run", {}, {}, warn=pytest.fail) as tracked:
+        tracked.log({"train/loss": 1.0}, step=0)
+    run = read_offline(tmp_path / "run")
+    assert (run.project, run.tags, run.series("train/loss")) == ("eagle3", ["a"], [1.0])
+    assert run.run_id != "shared"
+
+
+def test_quiet(cfg: Config, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_drafter(tmp_path / "drafter")
+    with tracking.open_run(cfg, tmp_path / "run", {}, {}) as tracked:
+        tracked.log({"train/loss": 1.0}, step=0)
+        tracked.drafter(tmp_path / "drafter")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("machine", ["api.wandb.ai", "api.forge.coreweave.com", "wandb.example.org:8080", "other.org"])
+def test_a_login_in_netrc(tmp_path: Path, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home" / ".netrc").write_text(f"machine {machine}\n  login user\n  password {'0' * 40}\n")
+    if machine.startswith("wandb.example"):
+        assert find_login() is None
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://{machine}")
+    assert find_login() == (None if machine == "other.org" else str(tmp_path / "home" / ".netrc"))
+
+
 def test_online_without_a_login_fails_before_anything_starts(cfg: Config, tmp_path: Path) -> None:
     cfg.tracking.mode = "online"
     with pytest.raises(ConfigError, match="wandb login"), tracking.open_run(cfg, tmp_path / "run", {}, {}):
@@ -143,6 +178,8 @@ def test_no_network_falls_back_to_offline(cfg: Config, tmp_path: Path, monkeypat
         tracked.log({"train/loss": 1.0}, step=0)
     assert len(said) == 1
     assert "can't be reached" in said[0]
+    assert "127.0.0.1:9" in said[0]
+    assert len(find_runs(tmp_path / "run")) == 1
     assert read_offline(tmp_path / "run").series("train/loss") == [1.0]
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.errors import EXIT_DONE
-from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, read_json
+from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
 from eagle3.tracking.summary import replay_command
 from eagle3.tracking.units import duration, quantity, size
 
@@ -95,8 +95,7 @@ def _dataset(path: Path) -> Facts:
     yield "made by", f"SGLang {manifest.get('sglang_version')}; plugin {str(manifest.get('plugin_sha256'))[:12]}"
     if nccl := manifest.get("nccl_env"):
         yield "NCCL", " ".join(f"{name}={value}" for name, value in nccl.items())
-    if proof := manifest.get("proof"):
-        yield "proof", json.dumps(proof)
+    yield from (("proof", text) for text in proof_texts(manifest.get("proof") or {}))
     yield "next", f"eagle3 verify {shlex.quote(str(path))}"
 
 
@@ -127,7 +126,7 @@ def _prepared(path: Path) -> Facts:
             middle, high = np.percentile(whole, [50, 95])
             yield "lengths", f"median {middle:,.0f}, 95% at most {high:,.0f}, longest {whole.max():,} tokens"
     for problem in (made.get("problems") or [])[:5]:
-        yield "problem", f"line {problem.get('line')}: {problem.get('why')}"
+        yield "problem", f"{problem.get('line')}: {problem.get('why')}"
     if (path / "conversations.jsonl").is_file():
         yield "answers", f"by the target itself: {path / 'conversations.jsonl'}"
     yield "next", "it is extracted by the run that made it"

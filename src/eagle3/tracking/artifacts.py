@@ -10,8 +10,12 @@ from typing import Any
 
 @contextmanager
 def placed_under(run_dir: Path) -> Iterator[None]:
-    """W&B's caches and logs go to run_dir/wandb instead of the home folder, for as long as this lasts."""
-    wanted = {"WANDB_CACHE_DIR": str(run_dir / "wandb" / "cache"), "WANDB_DATA_DIR": str(run_dir / "wandb" / "data")}
+    """For as long as this lasts, W&B is silent, and its caches and logs go to run_dir/wandb, not to the home folder."""
+    wanted = {
+        "WANDB_CACHE_DIR": str(run_dir / "wandb" / "cache"),
+        "WANDB_DATA_DIR": str(run_dir / "wandb" / "data"),
+        "WANDB_SILENT": "true",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -181,7 +181,8 @@ def _throughput(stages: dict[str, Stage]) -> Any:
         ("train", "train/tokens_per_s", "Training"),
     ):
         if (stage := stages.get(name)) and (line := stage.series(metric, over="minutes")):
-            lines.append((title, line))
+            # The first report of a stage has nothing to measure a rate by.
+            lines.append((title, Series(line.x[1:], line.y[1:]) if len(line.x) > 1 and line.y[0] == 0 else line))
     if not lines:
         return None
     figure, panels = _figure(len(lines), height=3.2)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3.tracking.plots import write_plots
+from eagle3.tracking.results import proof_texts
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
 from eagle3.tracking.units import duration, quantity, size
 
@@ -148,6 +149,8 @@ def _data_rows(results: Results) -> list[tuple[str, str]]:
         skipped = counts.get("skipped") or {}
         rows.append(("source", str(prepare.get("source", results.inputs.cfg.dataset.path))))
         text = f"{quantity(counts.get('kept', 0))} of {quantity(counts.get('conversations', 0))} kept"
+        if counts.get("truncated"):
+            text += f"; {quantity(counts['truncated'])} cut at {quantity(results.inputs.cfg.dataset.max_length)} tokens"
         rows.append(("conversations", text + "".join(f"; {quantity(n)} left out: {why}" for why, n in skipped.items())))
         tokens, responses = prepare.get("tokens", 0), prepare.get("response_tokens", 0)
         share = f" ({responses / tokens:.0%})" if tokens else ""
@@ -162,17 +165,8 @@ def _data_rows(results: Results) -> list[tuple[str, str]]:
         rows.append(("hidden states", text))
         bad = manifest.get("quarantined") or {}
         rows.append(("quarantined", _count(len(bad), "sequence") if bad else "none"))
-        if proof := _proof(manifest.get("proof") or {}):
-            rows.append(("proof", proof))
+        rows += [("proof", text) for text in proof_texts(manifest.get("proof") or {})]
     return rows
-
-
-def _proof(proof: dict[str, Any]) -> str:
-    parts = []
-    for name, value in proof.items():
-        if isinstance(value, bool | int | float | str):
-            parts.append(f"{name.replace('_', ' ')} {f'{value:.3g}' if isinstance(value, float) else value}")
-    return ", ".join(parts)
 
 
 def _time_rows(results: Results) -> list[tuple[str, str, str, str]]:

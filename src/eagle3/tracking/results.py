@@ -120,6 +120,21 @@ def _by_step(summary: dict[str, Any], prefix: str) -> list[float]:
     return [found[step] for step in sorted(found)]
 
 
+def proof_texts(proof: dict[str, Any]) -> list[str]:
+    """A line for each round of a manifest's proof: how far the dump is from what the server itself computed."""
+    lines = []
+    for when, found in proof.items():
+        if isinstance(found, dict):
+            text = f"{when}: {found.get('sequences', 0):,} sequences, {found.get('tokens', 0):,} tokens"
+            if "mean_error" in found:
+                text += f"; log-probabilities {found['mean_error']:.2g} nats from the server's in the mean"
+            if "max_ratio" in found:
+                text += f", at worst {found['max_ratio']:.2g} times what rounding explains"
+                text += f" ({found['tolerance_ratio']:g} is let pass)" if "tolerance_ratio" in found else ""
+            lines.append(text)
+    return lines
+
+
 def lengths(prepare: Path) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of the conversations in a prepare folder: (all but the responses [n], responses [n])."""
     from safetensors import safe_open

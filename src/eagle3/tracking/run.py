@@ -6,6 +6,8 @@ goes wrong with W&B later (network, disk, its service killed) becomes one warnin
 
 import dataclasses
 import os
+import secrets
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -173,6 +175,7 @@ def _start(
         try:
             return _init(cfg, run_dir, choices, provenance, mode)
         except Exception as error:
+            _stop_service(EXIT_FAILED)
             if mode != "online":
                 raise
             from wandb.errors import AuthenticationError, UsageError
@@ -180,6 +183,8 @@ def _start(
             if isinstance(error, AuthenticationError | UsageError):
                 raise ConfigError(f"tracking.mode: W&B refuses the login: {_line(error)}; {WAYS_OUT}") from error
             warn(f"W&B can't be reached, so this run is written offline (sync it later): {_line(error)}")
+            for left in (run_dir / "wandb").glob("run-*"):  # of the attempt; an empty run for whoever syncs the folder
+                shutil.rmtree(left, ignore_errors=True)
             return _init(cfg, run_dir, choices, provenance, "offline")
     except ConfigError:
         raise
@@ -200,6 +205,7 @@ def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[
             entity=cfg.tracking.entity,
             run_group=cfg.tracking.group or cfg.name,
             run_job_type=_JOB_TYPES.get(cfg.until, cfg.until),
+            run_id=secrets.token_hex(4),  # not WANDB_RUN_ID, which runs of a sweep would share
             run_name=f"{cfg.name}/{run_dir.name}",
             run_tags=tags(choices, cfg.tracking.tags),
             reinit="create_new",

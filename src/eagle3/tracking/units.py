@@ -50,6 +50,8 @@ def field_text(name: str, value: Any) -> str:
     if name.endswith("bytes_per_s"):
         label = name.removesuffix("bytes_per_s").strip("_").replace("_", " ")
         return f"{label} {value / 1e9:.2f} GB/s".strip()
+    if name in ("gb", "gb_per_s"):
+        return f"{value:,.2f} GB" + ("/s" if name == "gb_per_s" else "")
     if name.endswith("_gib"):
         return f"{name.removesuffix('_gib').replace('_', ' ')} {value:,.1f} GiB"
     if name.endswith("_per_s"):
