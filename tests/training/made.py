@@ -40,7 +40,7 @@ def make_target(folder: Path, seed: int = 0) -> torch.Tensor:
 
 
 def make_prompts(folder: Path, sequences: int, seed: int, held_out_every: int = 5) -> Prompts:
-    """Walks along a fixed permutation of the tokens, with a stray step now and then; the second half is the response."""
+    """Walks along a fixed permutation of the tokens, with stray steps; the second half is the response."""
     generator = np.random.default_rng(seed)
     follow = np.random.default_rng(99).permutation(VOCAB)
     ids, mask, lengths = [], [], []

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from eagle3.data.dataset import SequenceDataset, Split
-from eagle3.data.loader import PackedLoader, SequentialLoader
+from eagle3.data.loader import PackedLoader, SequentialLoader, TrainBatch
 from eagle3.data.packing import Packing, in_order, scored_counts
 from eagle3.data.shards import HiddenStates
+from eagle3.drafter.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class HiddenStatesData(pl.LightningDataModule):
 
     def train_dataloader(self) -> PackedLoader:
         return self.train_loader
+
+    def transfer_batch_to_device(
+        self, batch: TrainBatch | Batch, device: torch.device, dataloader_idx: int
+    ) -> TrainBatch | Batch:
+        return batch.to(device, non_blocking=True)
 
     def val_dataloader(self) -> SequentialLoader:
         batches = in_order(self.held_out_set.lengths, self.settings.tokens_per_batch)

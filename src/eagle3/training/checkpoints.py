@@ -66,25 +66,39 @@ def load_checkpoint(path: Path, mapped: bool = False) -> dict[str, Any]:
         raise TrainingError(f"{path} can't be read ({error}). Remove it: training begins anew.") from error
 
 
-def best_checkpoint(folder: Path) -> ModelCheckpoint:
+class BestCheckpoint(ModelCheckpoint):
     """Keeps the weights of the epoch with the highest held-out accept length."""
-    return ModelCheckpoint(
-        dirpath=folder,
-        filename=BEST.removesuffix(".ckpt"),
-        monitor=MONITOR,
-        mode="max",
-        save_top_k=1,
-        save_weights_only=True,
-        auto_insert_metric_name=False,
-        enable_version_counter=False,
-    )
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            dirpath=path.parent,
+            filename=path.stem,
+            monitor=MONITOR,
+            mode="max",
+            save_top_k=1,
+            save_weights_only=True,
+            auto_insert_metric_name=False,
+            enable_version_counter=False,
+        )
+        self.path = path
+
+    def state_dict(self) -> dict[str, Any]:
+        # Without Lightning's absolute paths, for which a folder that was moved would lose its best.
+        return {"score": self.best_model_score}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        score = state_dict["score"]
+        if score is not None:
+            self.best_model_path = self.kth_best_model_path = str(self.path)
+            self.best_model_score = self.kth_value = score
+            self.best_k_models = {str(self.path): score}
 
 
 class LastCheckpoint(Checkpoint):
     """Saves every so many steps, at each epoch's end, and before stopping on a signal or an error.
 
     Only between optimiser steps, where nothing is half done: what continues from there does the same as if nothing had
-    happened. It comes after `best_checkpoint` among the callbacks, whose state it saves.
+    happened. It comes after `BestCheckpoint` among the callbacks, whose state it saves.
     """
 
     def __init__(self, path: Path, every: int, stop: StopSignal) -> None:

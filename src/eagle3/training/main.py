@@ -25,8 +25,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str], stop: StopSignal) -> None:
     if len(arguments) != 1:
         raise ConfigError("usage: python -m eagle3.training.main JOB.json")
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
     # Lightning takes seconds to import; a wrong job is told before.
     from eagle3.training.job import Job
 
@@ -35,6 +33,10 @@ def _main(arguments: list[str], stop: StopSignal) -> None:
     from eagle3.training.machine import Machine
     from eagle3.training.run import train
 
+    # What Lightning has to say is about itself: tips, and which devices there are not.
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
     machine = Machine.of(job.config.trainer)
     try:
         reporter = JsonlReporter(job.out / "metrics.jsonl") if machine.rank == 0 else Silent()

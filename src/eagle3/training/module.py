@@ -52,9 +52,6 @@ class DrafterModule(pl.LightningModule):
     def on_fit_start(self) -> None:
         self.frozen = self.frozen.to(self.device)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch.to(device, non_blocking=True)
-
     def _run(self, batch: Batch) -> TttResult:
         frozen, loss = self.frozen, self.loss_config
         return run_ttt(self.drafter, batch, frozen.embedding, frozen.head, frozen.draft_ids, loss.ttt_steps, loss.kind)

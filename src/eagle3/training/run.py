@@ -20,8 +20,8 @@ from eagle3.training.checkpoints import (
     BEST,
     LAST,
     AtomicCheckpoints,
+    BestCheckpoint,
     LastCheckpoint,
-    best_checkpoint,
     load_checkpoint,
 )
 from eagle3.training.frozen import Frozen, initial_drafter
@@ -139,9 +139,10 @@ def _fit(
         logger=logger,
         callbacks=[
             Metrics(logger, data.train_loader, cfg.log_every),
-            best_checkpoint(folder),
+            BestCheckpoint(folder / BEST),
             LastCheckpoint(last, cfg.checkpoint_every, stop),
         ],
+        log_every_n_steps=1,
         default_root_dir=job.out,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
