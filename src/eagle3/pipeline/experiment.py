@@ -140,19 +140,14 @@ class _Run:
 
         prompts = self.stages.prepare.folder
         tokens = read_json(prompts / "prepare.json")["tokens"]
-        states = len(captured(artifact.folder)) + 1
+        boundaries = captured(artifact.folder)
         require_space(
-            dataset_bytes(tokens, self.stages.target.hidden_size, states, self.cfg.dataset.dtype), artifact.folder
+            dataset_bytes(tokens, self.stages.target.hidden_size, len(boundaries) + 1, self.cfg.dataset.dtype),
+            artifact.folder,
         )
         with self._reporting(artifact) as reporter:
             run_extraction(
-                self.cfg,
-                self.stages.target,
-                prompts,
-                artifact.folder,
-                captured(artifact.folder),
-                reporter,
-                self.run_dir / "logs",
+                self.cfg, self.stages.target, prompts, artifact.folder, boundaries, reporter, self.run_dir / "logs"
             )
         self.tracked.dataset(artifact.folder)
 

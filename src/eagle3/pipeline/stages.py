@@ -88,9 +88,8 @@ def find_inputs(cfg: Config) -> None:
                 break
         else:
             if field == "chat_template" or given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json")):
-                raise ConfigError(
-                    f"{key}: {given} is neither in {Path.cwd()} nor in {PROJECT}; give the path of a file that exists"
-                )
+                looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), PROJECT))))
+                raise ConfigError(f"{key}: {given} is not there (looked in {looked}); give a path that exists")
 
 
 def _dataset_files(path: Path) -> list[Path]:
