@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("path", type=Path, metavar="PATH")
     verify.add_argument("--all", action="store_true", help="go on after the first fault and name them all")
+    verify.add_argument("--target", type=Path, metavar="FOLDER", help="the model that a drafter is for")
     return parser
 
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_inspect(args.path)
         from eagle3.commands.verify import run_verify
 
-        return run_verify(args.path, every=args.all)
+        return run_verify(args.path, every=args.all, target=args.target)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -1,5 +1,6 @@
 """The `eagle3` command, on folders that the stages' own writers made."""
 
+import json
 import os
 import shutil
 import socket
@@ -9,12 +10,20 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tests.data.small_datasets import write
+from tests.drafter.targets import make_target
 from tests.tracking.artifact_samples import write_all, write_drafter
 
 from eagle3.cli import main
 from eagle3.commands import checks
+from eagle3.config.schema import DrafterConfig
+from eagle3.drafter.export import export_drafter
+from eagle3.drafter.model import Drafter
+from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import Eagle3Error
+from eagle3.target.info import TargetInfo
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -68,6 +77,56 @@ def test_verify_names_the_first_fault(tmp_path: Path, capsys: pytest.CaptureFixt
     code, out, _ = spoken(capsys, "verify", str(tmp_path / "data"), "--all")
     assert code == 1
     assert len(out.splitlines()) == 2
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> tuple[TargetInfo, Path]:
+    """A target, and a drafter in the folder of the training that made it."""
+    target = make_target(tmp_path / "target")
+    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3)
+    training = tmp_path / "train" / "t1"
+    export_drafter(Drafter(shape), torch.arange(48), [2, 4, 5], target, training / "drafter", "0.5.23")
+    (training / "job.json").write_text(json.dumps({"target": str(target.path), "boundaries": [2, 4, 5]}))
+    return target, training / "drafter"
+
+
+def test_verify_a_drafter(tmp_path: Path, drafter: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target, folder = drafter
+    for path in (folder, folder.parent):
+        code, out, err = spoken(capsys, "verify", str(path))
+        assert (code, err) == (0, ""), out
+        assert "nothing wrong" in out
+    alone = shutil.copytree(folder, tmp_path / "alone")
+    code, _, err = spoken(capsys, "verify", str(alone))
+    assert code == 2
+    assert "--target" in err
+    assert spoken(capsys, "verify", str(alone), "--target", str(target.path))[0] == 0
+
+
+def test_verify_names_a_drafters_first_fault(
+    tmp_path: Path, drafter: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = drafter
+    tensors = load_file(folder / "model.safetensors")
+    tensors["midlayer.self_attn.extra.weight"] = tensors.pop("fc.weight")
+    save_file(tensors, folder / "model.safetensors")
+    code, out, _ = spoken(capsys, "verify", str(folder))
+    assert code == 1
+    assert len(out.splitlines()) == 1
+    assert "fc.weight is missing" in out
+    other = make_target(tmp_path / "other", num_layers=9)
+    code, out, _ = spoken(capsys, "verify", str(folder), "--all", "--target", str(other.path))
+    assert code == 1
+    assert "extra.weight is unknown" in out
+    assert "another model" in out
+
+
+def test_inspect_an_exported_drafter(drafter: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target, folder = drafter
+    code, out, _ = spoken(capsys, "inspect", str(folder))
+    assert code == 0
+    for text in ("an EAGLE-3 drafter", "LlamaForCausalLM, 8 layers", "2, 4, 5", f"--model-path {target.path}"):
+        assert text in out
 
 
 def test_verify_what_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,6 +294,4 @@ def test_hub_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torch_cuda_is_read_without_torch() -> None:
-    import torch
-
     assert checks.torch_cuda() == torch.version.cuda

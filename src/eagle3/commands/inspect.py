@@ -13,10 +13,21 @@ from rich.console import Console
 from rich.text import Text
 
 from eagle3.commands.kinds import Kind, kind_of
+from eagle3.commands.verify import target_of
 from eagle3.errors import EXIT_DONE
 from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
 from eagle3.tracking.summary import replay_command
 from eagle3.tracking.units import duration, quantity, size
+
+_SIZES = {
+    "hidden_size": "hidden size",
+    "intermediate_size": "MLP",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "key-value heads",
+    "vocab_size": "vocabulary",
+    "draft_vocab_size": "draft vocabulary",
+}
+"""config.json's names of what a drafter's shape is told by."""
 
 Facts = Iterator[tuple[str, str]]
 """(label, text) lines; a label is empty where the text goes on."""
@@ -171,37 +182,26 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
 def _drafter(path: Path) -> Facts:
     config = read_json(path / "config.json")
     yield "architecture", ", ".join(config.get("architectures") or ["unknown"])
+    own = config.get("eagle3") or {}
+    if target := own.get("target"):
+        yield "target", f"{target.get('name')} ({target.get('architecture')}, {target.get('num_layers')} layers)"
+    if own.get("boundaries"):
+        yield "boundaries", ", ".join(map(str, own["boundaries"]))
     captured = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    yield "reads", f"SGLang layer ids {captured}" if captured else "SGLang's default layers: none are named"
-    yield (
-        "shape",
-        ", ".join(
-            f"{label} {config[name]:,}"
-            for name, label in (
-                ("hidden_size", "hidden size"),
-                ("intermediate_size", "MLP"),
-                ("num_attention_heads", "heads"),
-                ("num_key_value_heads", "key-value heads"),
-                ("vocab_size", "vocabulary"),
-                ("draft_vocab_size", "draft vocabulary"),
-            )
-            if isinstance(config.get(name), int)
-        ),
-    )
+    version = f" of SGLang {own['sglang_version']}" if own.get("sglang_version") else ""
+    yield "captures", f"layer ids {captured}{version}" if captured else "SGLang's default layers: none are named"
+    sizes = [f"{label} {config[name]:,}" for name, label in _SIZES.items() if isinstance(config.get(name), int)]
+    yield "shape", ", ".join(sizes)
     parameters, stored = _weights(path)
     yield "weights", f"{quantity(parameters)} parameters, {size(stored)}"
-    for name in ("eagle3.json", "provenance.json"):
-        for key, value in read_json(path / name).items():
-            if isinstance(value, str | int | float):
-                yield key.replace("_", " "), str(value)
-    draft = shlex.quote(str(path.resolve()))
     yield "next", f"eagle3 verify {shlex.quote(str(path))}"
+    model, draft = target_of(path)[0] or "TARGET", path.resolve()
     yield (
         "serve",
         (
-            "python -m sglang.launch_server --model-path TARGET --speculative-algorithm EAGLE3 "
-            f"--speculative-draft-model-path {draft} --speculative-num-steps 3 --speculative-eagle-topk 1 "
-            "--speculative-num-draft-tokens 4"
+            f"python -m sglang.launch_server --model-path {shlex.quote(str(model))} --speculative-algorithm EAGLE3 "
+            f"--speculative-draft-model-path {shlex.quote(str(draft))} --speculative-num-steps 3 "
+            "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
         ),
     )
 

@@ -12,24 +12,26 @@ from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError, Eagle3Error
 from eagle3.tracking.results import read_json
 
 
-def run_verify(path: Path, every: bool = False) -> int:
+def run_verify(path: Path, every: bool = False, target: Path | None = None) -> int:
     """Verifies a dataset or a drafter, or both of a run. Faults go to standard output, progress to standard error.
 
+    Args:
+        every: name all faults instead of the first.
+        target: the model that a drafter is for; found by itself where the drafter lies in a run or a training.
+
     Raises:
-        ConfigError: the path is none of these.
+        ConfigError: the path is none of these, or the target isn't known.
     """
     faulty = False
     for kind, folder in _parts(path):
         count = 0
-        for fault in _faults(kind, folder):
-            print(f"{folder}: {fault}")
+        for fault in _drafter_faults(folder, target) if kind is Kind.DRAFTER else _dataset_faults(folder):
+            print(f"{folder}: {fault}", flush=True)
             count += 1
             if not every:
-                break
+                return EXIT_FAILED
         if count == 0:
             print(f"{folder}: {kind}, nothing wrong")
-        elif not every:
-            return EXIT_FAILED
         faulty = faulty or count > 0
     return EXIT_FAILED if faulty else EXIT_DONE
 
@@ -38,24 +40,19 @@ def _parts(path: Path) -> list[tuple[Kind, Path]]:
     kind = kind_of(path)
     if kind in (Kind.DATASET, Kind.DRAFTER):
         return [(kind, path)]
-    if kind is Kind.TRAINING and (path / "drafter").is_dir():
-        return [(Kind.DRAFTER, path / "drafter")]
+    parts: list[tuple[Kind, Path]] = []
     if kind is Kind.RUN:
         dataset = (read_json(path / "provenance.json").get("artifacts") or {}).get("extract")
-        parts = [(Kind.DATASET, Path(dataset))] if dataset and (Path(dataset) / "manifest.json").is_file() else []
-        return parts + ([(Kind.DRAFTER, path / "drafter")] if (path / "drafter").is_dir() else [])
-    raise ConfigError(f"{path}: {kind} has nothing to verify; give a dataset, a drafter or a run")
+        if dataset and (Path(dataset) / "manifest.json").is_file():
+            parts.append((Kind.DATASET, Path(dataset)))
+    if kind in (Kind.RUN, Kind.TRAINING) and (path / "drafter").is_dir():
+        parts.append((Kind.DRAFTER, path / "drafter"))
+    if not parts:
+        raise ConfigError(f"{path}: {kind} with nothing to verify; give a dataset, a drafter, or a run that has them")
+    return parts
 
 
-def _faults(kind: Kind, folder: Path) -> Iterator[object]:
-    if kind is Kind.DRAFTER:
-        from eagle3.drafter.export import check_drafter
-
-        try:
-            check_drafter(folder)
-        except Eagle3Error as error:
-            yield error
-        return
+def _dataset_faults(folder: Path) -> Iterator[object]:
     from eagle3.data.verify import verify
 
     bar = Progress(
@@ -70,3 +67,30 @@ def _faults(kind: Kind, folder: Path) -> Iterator[object]:
     with bar:
         task = bar.add_task("reading", total=None)
         yield from verify(folder, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _drafter_faults(folder: Path, target: Path | None) -> Iterator[object]:
+    from eagle3.drafter.load import check_drafter
+    from eagle3.target.info import read_info
+
+    near, prefix = target_of(folder)
+    if target is None and near is None:
+        raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
+    info = read_info(target or Path(str(near)), text_prefix=prefix, trust_remote_code=True)
+    try:
+        yield from check_drafter(folder, info)
+    except Eagle3Error as error:
+        yield error
+        return
+    trained_for = (read_json(folder / "config.json").get("eagle3") or {}).get("target") or {}
+    if trained_for.get("fingerprint") not in (None, info.fingerprint):
+        yield f"it was trained for another model than {info.path}: its weights or config.json have changed since"
+
+
+def target_of(folder: Path) -> tuple[Path | None, str]:
+    """(local folder of the target, prefix of its text model) from the run or training that a drafter lies in."""
+    job = read_json(folder.absolute().parent / "job.json")
+    made = read_json(folder.absolute().parent / "provenance.json")
+    path = job.get("target") or (made.get("target") or {}).get("path")
+    prefix = job.get("text_prefix") or (made.get("target") or {}).get("text_prefix") or ""
+    return (Path(path) if path and Path(path).is_dir() else None), prefix
