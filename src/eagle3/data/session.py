@@ -1,0 +1,198 @@
+"""One server run of an extraction: prompts out, commits in, everything watched from one loop."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eagle3.data.assembly import Assembly
+from eagle3.data.ledger import Committed, LedgerTail
+from eagle3.data.meter import Meter
+from eagle3.data.proving import BASE_ID, Proving
+from eagle3.data.space import GIB, free_bytes
+from eagle3.errors import DataError, ServerError
+from eagle3.server.client import Client
+from eagle3.server.launch import Server
+
+TICK_S = 0.05
+GRACE_S = 5.0
+"""From a failed request to the news that the server died."""
+UNANSWERED_S = 20.0
+"""From an answered request to its commit, when the plugin has nothing left to write."""
+HANDFUL, SHARE = 5, 0.01
+"""Sequences given up without failing: a few, or one in a hundred. So many missing do not change what a drafter learns;
+more of them mean that something is wrong with the target or its precision, and waste the rest of the run."""
+
+
+@dataclass
+class Session:
+    server: Server
+    client: Client
+    assembly: Assembly
+    proving: Proving
+    tail: LedgerTail
+    nonce: str
+    meter: Meter
+    stall_timeout_s: float
+    _proofs: dict[int, Committed] = field(default_factory=dict)
+    _progress: tuple[object, float] = (None, 0.0)
+    """What last changed, and when."""
+    _polled: float = 0.0
+    _resent: set[int] = field(default_factory=set)
+
+    async def run(self) -> None:
+        """Proof, all missing sequences, proof. Raises what stops it; every committed sequence stays."""
+        manifest = self.assembly.manifest
+        manifest.proof = {"start": (await self.proving.start(self._dump_for_proof)).record()}
+        manifest.save(self.assembly.folder)
+        await self._stream()
+        self.assembly.collect(wait=True)
+        given_up = set(self.assembly.quarantined)
+        manifest.proof["end"] = (await self.proving.end(self._dump_for_proof, given_up)).record()
+
+    def rid(self, sample_id: int) -> str:
+        return f"eagle3-{self.nonce}-{sample_id}"
+
+    async def _dump_for_proof(self, copies: list[int]) -> list[Tensor | None]:
+        placement = self.proving.placement
+        ids = [int(placement.sample_ids[c]) for c in copies]
+        prompts = [placement.input_ids(c).tolist() for c in copies]
+        asked = [
+            asyncio.ensure_future(self.client.prompt_logprobs(p, self.rid(i)))
+            for p, i in zip(prompts, ids, strict=True)
+        ]
+        try:
+            while not all(task.done() for task in asked) or any(i not in self._proofs for i in ids):
+                for task in asked:
+                    if task.done() and (error := task.exception()):
+                        await self._explain(error)
+                self.poll()
+                await asyncio.sleep(TICK_S)
+        finally:
+            await _cancel(asked)
+        return [
+            None if self._proofs[i].bad else torch.tensor(task.result(), dtype=torch.float32)
+            for i, task in zip(ids, asked, strict=True)
+        ]
+
+    async def _stream(self) -> None:
+        placement, assembly = self.assembly.placement, self.assembly
+        todo: Iterator[int] = assembly.missing()
+        running: dict[asyncio.Task[None], int] = {}
+        answered: dict[int, float] = {}
+        again: list[int] = []
+        try:
+            while assembly.done_sequences < len(placement):
+                while len(running) < self.client.concurrency:
+                    i = again.pop() if again else next(todo, None)
+                    if i is None:
+                        break
+                    assembly.make_room(i)
+                    prompt = placement.input_ids(i).tolist()
+                    request = self.client.prefill(prompt, self.rid(int(placement.sample_ids[i])))
+                    running[asyncio.ensure_future(request)] = i
+                if running:
+                    await asyncio.wait(running, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(TICK_S)
+                for task in [task for task in running if task.done()]:
+                    i = running.pop(task)
+                    if error := task.exception():
+                        if not _rejected(error):
+                            await self._explain(error)
+                        self._give_up(i, f"rejected by the server: {error}")
+                    answered[i] = time.monotonic()
+                self.poll()
+                again += self._lost(answered)
+        finally:
+            await _cancel(list(running))
+
+    def _lost(self, answered: dict[int, float]) -> list[int]:
+        """Sequences that the server has answered and the plugin never wrote, to be sent once more."""
+        for i in [i for i in answered if self.assembly.settled[i]]:
+            del answered[i]
+        now = time.monotonic()
+        lost = [i for i, when in answered.items() if now - when > UNANSWERED_S]
+        if not lost or self.meter.status.get("buffers_in_use", 0) or self.meter.status.get("queue_depth", 0):
+            return []
+        for i in lost:
+            del answered[i]
+            if i in self._resent:
+                self._give_up(i, "answered by the server, but not dumped")
+        fresh = [i for i in lost if i not in self._resent]
+        self._resent.update(fresh)
+        return fresh
+
+    def poll(self) -> None:
+        """Takes new commits and looks whether all is well. Raises what is not."""
+        if time.monotonic() - self._polled < TICK_S:
+            return
+        self._polled = time.monotonic()
+        self.server.check()
+        for entry in self.tail.poll():
+            if entry.sample_id >= BASE_ID:
+                self._proofs[entry.sample_id] = entry
+            elif self.assembly.accept(entry) and entry.bad:
+                self._count_given_up()
+        self.assembly.collect()
+        if self.meter.due():
+            status = self.server.dump_status()
+            if status["error"]:
+                raise _dump_error(status["error"], self.assembly.folder)
+            self.meter.report(self.assembly, status)
+        self._check_stall()
+
+    def _give_up(self, i: int, reason: str) -> None:
+        if not self.assembly.settled[i]:
+            self.assembly.quarantine(i, reason)
+            self._count_given_up()
+
+    def _count_given_up(self) -> None:
+        bad, m = len(self.assembly.quarantined), len(self.assembly.placement)
+        if bad > max(HANDFUL, SHARE * m):
+            reasons = sorted(set(self.assembly.quarantined.values()))
+            raise DataError(
+                f"{bad} of {m} sequences can't be used ({'; '.join(reasons[:3])}): more than {HANDFUL} and more than "
+                f"{SHARE:.0%}. Hidden states that are not finite come from the target's weights or precision: look at "
+                "server.dtype, server.flags and the server's log."
+            )
+
+    def _check_stall(self) -> None:
+        now = time.monotonic()
+        state = (self.assembly.done_sequences, len(self._proofs), self.meter.status.get("bytes"))
+        if state != self._progress[0]:
+            self._progress = (state, now)
+        elif now - self._progress[1] > self.stall_timeout_s:
+            raise ServerError(
+                f"the server has made no progress for {self.stall_timeout_s:.0f} s (server.stall_timeout_s). "
+                f"Log: {self.server.tree.log}; its last line: {self.server.tree.tail(1)!r}"
+            )
+
+    async def _explain(self, error: BaseException) -> None:
+        """Raises why a request failed: most often the server has died, which takes a moment to be seen."""
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline:
+            self.server.check()
+            await asyncio.sleep(TICK_S)
+        raise error
+
+
+async def _cancel(tasks: list[asyncio.Task]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _rejected(error: BaseException) -> bool:
+    """The server is well, and does not take this prompt."""
+    return isinstance(error, ServerError) and ": HTTP 400" in str(error)
+
+
+def _dump_error(text: str, folder: Path) -> DataError | ServerError:
+    if "No space left" in text or "quota" in text:
+        return DataError(f"The disk of {folder} is full ({free_bytes(folder) / GIB:.2f} GiB free). Free some space.")
+    return ServerError(f"the dump plugin stopped: {text}")
