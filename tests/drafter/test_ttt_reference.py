@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 import torch
-from tests.drafter.cases import Case, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drafter.cases import Case, make_case
 
 from eagle3.config.schema import RopeScaling
 from eagle3.drafter.ttt import target_argmax

@@ -101,7 +101,7 @@ def run_ttt(
     with torch.autocast(embedding.device.type, enabled=False):
         target = _Target.of(batch, target_head, draft_ids, plan, dtype)
         drafted, losses = [], []
-        for k, g in enumerate(_states(drafter, Weights.of(drafter, dtype), batch, embedding, plan, dtype)):
+        for k, g in enumerate(step_states(drafter, Weights.of(drafter, dtype), batch, embedding, plan, dtype)):
             rows = plan.target_rows[k]
             known = target.known[rows]
             loss, top = head_loss(g, drafter.lm_head.weight, target.p, rows, known.to(target.p.dtype), kind)
@@ -130,7 +130,7 @@ class _Target:
         return _Target(p=logits.softmax(-1), top=top, known=draft_ids[place] == top)
 
 
-def _states(
+def step_states(
     drafter: Drafter, weights: Weights, batch: Batch, embedding: Tensor, plan: Plan, dtype: torch.dtype
 ) -> Iterator[Tensor]:
     """Yields each step's output-normed states `[m_k, H]` at its scored rows."""
