@@ -112,7 +112,7 @@ def test_the_longest_and_random_ones_are_chosen():
 
 def test_proof_rows_have_a_place_of_their_own():
     dataset = place(prompts_of([5, 9, 12]), SHAPE, 1.0, 100)
-    copies = _place_copies(dataset, [2, 0, 2])
+    copies = _place_copies(dataset, [2, 0, 2], FILE, BASE_ID)
     (plan,) = copies.shards
     assert plan.file == FILE
     assert copies.sample_ids.tolist() == [BASE_ID, BASE_ID + 1, BASE_ID + 2]

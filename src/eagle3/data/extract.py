@@ -188,7 +188,7 @@ def _extract(
     reporter.note(f"starting SGLang {command.sglang_version}; log: {log}")
     with Server.start(command, log=log, timeout_s=cfg.server.startup_timeout_s, work=work) as server:
         reporter.note(f"server ready in {time.monotonic() - began:.0f} s")
-        _require_boundaries(server, assembly.manifest.boundaries)
+        require_boundaries(server, assembly.manifest.boundaries)
         try:
             asyncio.run(_converse(cfg, server, assembly, proving, tail, nonce, reporter))
         finally:
@@ -223,7 +223,8 @@ def _keep_the_rest(assembly: Assembly, tail: LedgerTail) -> None:
     assembly.close()
 
 
-def _require_boundaries(server: Server, boundaries: list[int]) -> None:
+def require_boundaries(server: Server, boundaries: list[int]) -> None:
+    """Raises ProofError when the plugin, reading back from the model, found other boundaries than those asked for."""
     for stream in server.ready:
         if list(stream["boundaries"]) != boundaries:
             raise ProofError(

@@ -21,6 +21,10 @@ class Meter:
         self._last = float("-inf")
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
+    def restart(self) -> None:
+        """Forgets the past, when what is measured begins only now."""
+        self._window.clear()
+
     def due(self) -> bool:
         return time.monotonic() - self._last >= PERIOD_S
 

@@ -57,14 +57,14 @@ def _provable(dataset: Placement, vocab_size: int) -> np.ndarray:
     return np.where(largest < vocab_size - 1, dataset.length, 0)
 
 
-def _place_copies(dataset: Placement, sequences: list[int]) -> Placement:
+def _place_copies(dataset: Placement, sequences: list[int], file: str, first_id: int) -> Placement:
     ids = [dataset.input_ids(i) for i in sequences]
     lengths = np.array([len(x) for x in ids])
     tokens = np.concatenate(ids)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    copies = Prompts(tokens, np.zeros(len(tokens), np.uint8), offsets, BASE_ID + np.arange(len(ids)))
+    copies = Prompts(tokens, np.zeros(len(tokens), np.uint8), offsets, first_id + np.arange(len(ids)))
     one = place(copies, dataset.shards[0].layout.shape, shard_gib=float(1 << 20), context_length=int(lengths.max()))
-    return replace(one, shards=[replace(one.shards[0], file=FILE)])
+    return replace(one, shards=[replace(one.shards[0], file=file)])
 
 
 def read_rows(path: Path, layout: ShardLayout, state: str, row: int, length: int) -> Tensor:
@@ -78,12 +78,16 @@ def read_rows(path: Path, layout: ShardLayout, state: str, row: int, length: int
 class Proving:
     """Places the proof's rows, asks for them, and compares them."""
 
-    def __init__(self, folder: Path, dataset: Placement, head: Tensor, seed: str) -> None:
+    def __init__(
+        self, folder: Path, dataset: Placement, head: Tensor, seed: str, file: str = FILE, first_id: int = BASE_ID
+    ) -> None:
+        """`head [V, H]` is the target's output head. The server takes a sequence of the proof once only."""
         self.folder = folder
         self.dataset = dataset
         self.head = head
         self.start_set, self.end_set = choose(_provable(dataset, len(head)), random.Random(seed))
-        self.placement = _place_copies(dataset, [*self.start_set, *self.start_set, *self.end_set])
+        sequences = [*self.start_set, *self.start_set, *self.end_set]
+        self.placement = _place_copies(dataset, sequences, file, first_id)
 
     def create(self) -> None:
         """Makes the proof's shard anew."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,9 +20,10 @@ from eagle3.errors import DataError, ServerError
 from eagle3.server.client import Client
 from eagle3.server.launch import Server
 
+T = TypeVar("T")
 TICK_S = 0.05
 GRACE_S = 5.0
-"""From a failed request to the news that the server died."""
+"""From a failed request to the news that the server died, or to the next attempt."""
 UNANSWERED_S = 20.0
 """From an answered request to its commit, when the plugin has nothing left to write."""
 HANDFUL, SHARE = 5, 0.01
@@ -47,29 +50,30 @@ class Session:
     async def run(self) -> None:
         """Proof, all missing sequences, proof. Raises what stops it; every committed sequence stays."""
         manifest = self.assembly.manifest
-        manifest.proof = {"start": (await self.proving.start(self._dump_for_proof)).record()}
+        manifest.proof = {"start": (await self.proving.start(self.dump_for_proof)).record()}
         manifest.save(self.assembly.folder)
         await self._stream()
         self.assembly.collect(wait=True)
         given_up = set(self.assembly.quarantined)
-        manifest.proof["end"] = (await self.proving.end(self._dump_for_proof, given_up)).record()
+        manifest.proof["end"] = (await self.proving.end(self.dump_for_proof, given_up)).record()
 
     def rid(self, sample_id: int) -> str:
         return f"eagle3-{self.nonce}-{sample_id}"
 
-    async def _dump_for_proof(self, copies: list[int]) -> list[Tensor | None]:
+    async def dump_for_proof(self, copies: list[int]) -> list[Tensor | None]:
+        """See `proving.Dump`."""
         placement = self.proving.placement
         ids = [int(placement.sample_ids[c]) for c in copies]
         prompts = [placement.input_ids(c).tolist() for c in copies]
         asked = [
-            asyncio.ensure_future(self.client.prompt_logprobs(p, self.rid(i)))
-            for p, i in zip(prompts, ids, strict=True)
+            asyncio.ensure_future(self._twice(partial(self.client.prompt_logprobs, prompt, self.rid(i))))
+            for prompt, i in zip(prompts, ids, strict=True)
         ]
         try:
             while not all(task.done() for task in asked) or any(i not in self._proofs for i in ids):
                 for task in asked:
                     if task.done() and (error := task.exception()):
-                        await self._explain(error)
+                        raise error
                 self.poll()
                 await asyncio.sleep(TICK_S)
         finally:
@@ -85,6 +89,7 @@ class Session:
         running: dict[asyncio.Task[None], int] = {}
         answered: dict[int, float] = {}
         again: list[int] = []
+        self.meter.restart()
         try:
             while assembly.done_sequences < len(placement):
                 while len(running) < self.client.concurrency:
@@ -93,8 +98,8 @@ class Session:
                         break
                     assembly.make_room(i)
                     prompt = placement.input_ids(i).tolist()
-                    request = self.client.prefill(prompt, self.rid(int(placement.sample_ids[i])))
-                    running[asyncio.ensure_future(request)] = i
+                    request = partial(self.client.prefill, prompt, self.rid(int(placement.sample_ids[i])))
+                    running[asyncio.ensure_future(self._twice(request))] = i
                 if running:
                     await asyncio.wait(running, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
                 else:
@@ -103,7 +108,7 @@ class Session:
                     i = running.pop(task)
                     if error := task.exception():
                         if not _rejected(error):
-                            await self._explain(error)
+                            raise error
                         self._give_up(i, f"rejected by the server: {error}")
                     answered[i] = time.monotonic()
                 self.poll()
@@ -172,13 +177,21 @@ class Session:
                 f"Log: {self.server.tree.log}; its last line: {self.server.tree.tail(1)!r}"
             )
 
-    async def _explain(self, error: BaseException) -> None:
-        """Raises why a request failed: most often the server has died, which takes a moment to be seen."""
-        deadline = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline:
-            self.server.check()
-            await asyncio.sleep(TICK_S)
-        raise error
+    async def _twice(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Asks again when the server lives on after a failed request: a connection breaks now and then.
+
+        Nothing is dumped twice: the plugin begins a sequence anew, or ignores what is committed.
+        """
+        try:
+            return await ask()
+        except ServerError as error:
+            if _rejected(error):
+                raise
+            deadline = time.monotonic() + GRACE_S
+            while time.monotonic() < deadline:
+                self.server.check()  # says how it died
+                await asyncio.sleep(TICK_S)
+            return await ask()
 
 
 async def _cancel(tasks: list[asyncio.Task]) -> None:
