@@ -77,7 +77,9 @@ def make_states(folder: Path, prompts: Prompts, embedding: torch.Tensor, seed: i
         states = {n: (embedding[ids].float() + noise[n]).bfloat16() for n in shape.states}
         return states | {"final": (2 * embedding[follow[ids]].float() + 0.3 * noise["final"]).bfloat16()}
 
-    write_dataset(folder, prompts, shape, states_of, shard_gib, vocab_size=VOCAB)
+    manifest = write_dataset(folder, prompts, shape, states_of, shard_gib, vocab_size=VOCAB)
+    manifest.sglang_version = "0.5.23"
+    manifest.save(folder)
 
 
 def config_of(**groups: dict[str, Any]) -> dict[str, Any]:

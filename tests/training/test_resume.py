@@ -1,75 +1,47 @@
 """What continues from a checkpoint ends with the very weights, bit by bit, of the training that was never stopped."""
 
-import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.training.made import load_job, make_job
+from tests.training.running import rows, run, same, summary, weights
 
-from eagle3.data.loader import PackedLoader
-from eagle3.metrics import JsonlReporter
+from eagle3.data.loader import PackedLoader, SequentialLoader
+from eagle3.errors import DataError, Interrupted
 from eagle3.training.checkpoints import AtomicCheckpoints, load_checkpoint
-from eagle3.training.job import Job
-from eagle3.training.machine import Machine
-from eagle3.training.run import train
 from eagle3.training.stop import StopSignal
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    torch.use_deterministic_algorithms(False)
-
-
-def run(job: Job) -> None:
-    train(job, Machine.of(job.config.trainer), JsonlReporter(job.out / "metrics.jsonl"), StopSignal())
-
-
-def weights(out: Path, name: str = "last.ckpt") -> dict[str, torch.Tensor]:
-    return load_checkpoint(out / "checkpoints" / name)["state_dict"]
-
-
-def rows(out: Path, stage: str) -> dict[int, dict[str, float]]:
-    """The figures of each step that do not depend on the clock, as last reported."""
-    found = {}
-    for line in (out / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        if f"{stage}/loss" in row.get("values", {}):
-            timed = ("tokens_per_s", "data_wait")
-            found[row["step"]] = {k: v for k, v in row["values"].items() if not k.endswith(timed)}
-    return found
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+def check_same_end(out: Path, whole: Path) -> None:
+    assert same(weights(out), weights(whole))
+    assert same(weights(out, "best.ckpt"), weights(whole, "best.ckpt"))
+    assert summary(out) == summary(whole)
 
 
 @pytest.mark.parametrize(
     "trainer",
     [
-        {"epochs": 3, "checkpoint_every": 1},
-        {"epochs": 2, "checkpoint_every": 1, "accumulate": 3, "num_workers": 2},
-        {"epochs": 2, "checkpoint_every": 1, "max_steps": 9},
-        {"epochs": 2, "checkpoint_every": 1, "max_steps": 4, "accumulate": 2},
+        {"epochs": 3},
+        {"epochs": 2, "accumulate": 3, "num_workers": 2},
+        {"epochs": 2, "max_steps": 9},
+        {"epochs": 2, "max_steps": 2, "accumulate": 2},
     ],
-    ids=["plain", "accumulated", "stopped-in-second-epoch", "stopped-in-first-epoch"],
+    ids=["plain", "accumulated", "ends-in-second-epoch", "ends-in-first-epoch"],
 )
 def test_every_checkpoint_continues_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any]
 ) -> None:
     make_job(tmp_path)
-    seen: list[tuple[int, tuple[int, ...]]] = []
+    trainer = trainer | {"checkpoint_every": 1}
+    seen: list[tuple[tuple[int, int], tuple[int, ...]]] = []
     read = PackedLoader.read
 
     def noted(self: PackedLoader, epoch: int, i: int) -> Any:
         batch = read(self, epoch, i)
-        seen.append((epoch * 1000 + i, tuple(batch.batch.sample_ids.tolist())))
+        seen.append(((epoch, i), tuple(batch.batch.sample_ids.tolist())))
         return batch
 
     save = AtomicCheckpoints.save_checkpoint
@@ -82,26 +54,121 @@ def test_every_checkpoint_continues_exactly(
             shutil.copytree(Path(path).parent, copies[-1] / "checkpoints")
 
     whole = load_job(tmp_path, tmp_path / "whole", trainer=trainer)
+    monkeypatch.setattr(PackedLoader, "read", noted)
     with monkeypatch.context() as patch:
         patch.setattr(AtomicCheckpoints, "save_checkpoint", copied)
-        patch.setattr(PackedLoader, "read", noted)
         run(whole)
-    assert len(copies) >= 4
+    assert len(copies) >= 2
     order = dict(seen)
+    training, validation = rows(whole.out, "train"), rows(whole.out, "val")
 
     for copy in copies:
         step = load_checkpoint(copy / "checkpoints" / "last.ckpt")["global_step"]
         seen.clear()
+        run(load_job(tmp_path, copy, trainer=trainer))
+        check_same_end(copy, whole.out)
+        assert dict(seen).items() <= order.items()
+        assert rows(copy, "train") == {s: row for s, row in training.items() if s > step}
+        assert rows(copy, "val") == {s: row for s, row in validation.items() if s > step}
+
+
+def stopping_at(loader: type, count: int) -> Any:
+    """A `read` that sends this process SIGTERM, and SIGINT for good measure, at the count-th call."""
+    original = loader.read
+    calls = 0
+
+    def stopping(self: Any, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *arguments)
+
+    return stopping
+
+
+@pytest.mark.parametrize(
+    ("loader", "count", "validations"),
+    [
+        (PackedLoader, 1, 0),
+        (PackedLoader, 4, 0),
+        (PackedLoader, 12, 1),
+        (SequentialLoader, 2, 0),
+        (SequentialLoader, 8, 1),
+    ],
+)
+def test_signals_save_and_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: type, count: int, validations: int
+) -> None:
+    """In training batches (two are accumulated), the last ones of an epoch among them, and in validation."""
+    make_job(tmp_path)
+    trainer = {"accumulate": 2, "tokens_per_batch": 64, "checkpoint_every": 1000}
+    whole = load_job(tmp_path, tmp_path / "whole", trainer=trainer)
+    run(whole)
+    stopped = load_job(tmp_path, tmp_path / "stopped", trainer=trainer)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
         with monkeypatch.context() as patch:
-            patch.setattr(PackedLoader, "read", noted)
-            run(load_job(tmp_path, copy, trainer=trainer))
-        assert same(weights(copy), weights(whole.out)), f"continued after step {step}"
-        assert same(weights(copy, "best.ckpt"), weights(whole.out, "best.ckpt")), f"continued after step {step}"
-        assert all(order[at] == ids for at, ids in seen if at in order)
-        assert rows(copy, "train") == {s: row for s, row in rows(whole.out, "train").items() if s > step}
-        ends = [s for s in rows(whole.out, "val") if s > step]
-        assert rows(copy, "val") == {s: rows(whole.out, "val")[s] for s in ends}
-        summaries = [json.loads((out / "summary.json").read_text()) for out in (copy, whole.out)]
-        for name, value in summaries[1].items():
-            if "seconds" not in name and "per_s" not in name and "wait" not in name:
-                assert summaries[0][name] == value, name
+            patch.setattr(loader, "read", stopping_at(loader, count))
+            with pytest.raises(Interrupted, match=r"last\.ckpt is saved"):
+                run(stopped)
+        assert len(rows(stopped.out, "val")) == validations
+        assert not (stopped.out / "summary.json").exists()
+        run(stopped)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    check_same_end(stopped.out, whole.out)
+    assert rows(stopped.out, "train") == rows(whole.out, "train")
+    assert rows(stopped.out, "val") == rows(whole.out, "val")
+
+
+def test_an_error_between_steps_saves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(tmp_path)
+    whole = load_job(tmp_path, tmp_path / "whole")
+    run(whole)
+    failed = load_job(tmp_path, tmp_path / "failed")
+    read = PackedLoader.read
+
+    def failing(self: PackedLoader, epoch: int, i: int) -> Any:
+        if (epoch, i) == (1, 3):
+            raise DataError("a shard is gone")
+        return read(self, epoch, i)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedLoader, "read", failing)
+        with pytest.raises(DataError, match="a shard is gone"):
+            run(failed)
+    per_epoch = summary(whole.out)["train/steps"] // 2
+    assert load_checkpoint(failed.out / "checkpoints" / "last.ckpt")["global_step"] == per_epoch + 3
+    run(failed)
+    check_same_end(failed.out, whole.out)
+
+
+def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    job = load_job(tmp_path, tmp_path / "out", trainer={"epochs": 1})
+    run(job)
+    before, weights_before = summary(job.out), weights(job.out)
+    (job.out / "summary.json").unlink()
+    shutil.rmtree(job.out / "drafter")
+    lines = len((job.out / "metrics.jsonl").read_text().splitlines())
+    run(job)
+    assert summary(job.out) == before
+    assert same(weights(job.out), weights_before)
+    assert (job.out / "drafter" / "model.safetensors").exists()
+    assert len((job.out / "metrics.jsonl").read_text().splitlines()) == lines + 1  # the note on the data
+
+
+def test_signal_before_training_ends_at_once(tmp_path: Path) -> None:
+    stop = StopSignal()
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        stop._handle(signal.SIGTERM, None)
+    stop = StopSignal()
+    stop.graceful = True
+    stop._handle(signal.SIGINT, None)
+    stop._handle(signal.SIGTERM, None)
+    assert stop.requested
+    with pytest.raises(Interrupted):
+        stop._handle(signal.SIGINT, None)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 
 from eagle3.data.dataset import SequenceDataset, Split
@@ -50,7 +49,7 @@ class HiddenStatesData(pl.LightningDataModule):
         self.held_out_set = SequenceDataset(states, split.held_out, boundaries)
         lengths = self.train_set.lengths
         self.packing = Packing(lengths, settings.tokens_per_batch, settings.seed, settings.epochs, settings.world)
-        self.train_ids, self.train_mask = small_tensors(self.train_set)
+        self.train_ids, self.train_mask = self.train_set.ids_and_mask()
         self.scored = scored_counts(self.train_mask, self.train_set.offsets, settings.steps)
         """[n, steps]: scored positions of each training sequence."""
         self.train_loader = PackedLoader(
@@ -75,12 +74,3 @@ class HiddenStatesData(pl.LightningDataModule):
         batches = in_order(self.held_out_set.lengths, self.settings.tokens_per_batch)
         mine = batches[self.settings.rank :: self.settings.world]
         return SequentialLoader(self.held_out_set, mine, self.settings.num_workers, self.settings.pin)
-
-
-def small_tensors(dataset: SequenceDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Ids `[T] int32` and loss mask `[T] uint8` of all sequences of a split."""
-    parts = [dataset.read_small(i) for i in range(len(dataset))]
-    return (
-        np.concatenate([part["input_ids"].numpy() for part in parts]),
-        np.concatenate([part["loss_mask"].numpy() for part in parts]),
-    )

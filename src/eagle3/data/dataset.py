@@ -111,9 +111,12 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
         """`input_ids [S] int32`, `loss_mask [S] uint8`, the boundaries and `final`, each `[S, H]`."""
         return self.states.read(int(self.rows[i]), ["input_ids", "loss_mask", *self.names, FINAL])
 
-    def read_small(self, i: int) -> dict[str, Tensor]:
-        """Ids and mask only."""
-        return self.states.read(int(self.rows[i]), ["input_ids", "loss_mask"])
+    def ids_and_mask(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids `[T] int32` and loss mask `[T] uint8` of all sequences; no state is touched."""
+        names = ["input_ids", "loss_mask"]
+        parts = [self.states.read(int(row), names) for row in self.rows]
+        ids, mask = (np.concatenate([part[name].numpy() for part in parts]) for name in names)
+        return ids, mask
 
     def batch(self, chosen: Sequence[int], pin: bool = False) -> Batch:
         """The chosen sequences one after the other; each state is copied once, into (pinned) memory of its own."""

@@ -118,10 +118,10 @@ class SequentialLoader:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        def read(i: int) -> Batch:
-            return self.dataset.batch(self.batches[i], pin=self.pin)
+        return _ahead(self.read, range(len(self.batches)), self.num_workers, lambda _: None)
 
-        return _ahead(read, range(len(self.batches)), self.num_workers, lambda _: None)
+    def read(self, i: int) -> Batch:
+        return self.dataset.batch(self.batches[i], pin=self.pin)
 
 
 def _ahead(

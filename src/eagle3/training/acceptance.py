@@ -39,8 +39,13 @@ class Totals:
 
     def take(self, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> "Figures":
         """What was added since the last time; `reduce` sums over ranks."""
-        sums = torch.zeros(len(FIELDS), self.steps, dtype=torch.float64) if self._sums is None else self._sums
+        figures = self.peek(reduce)
         self._sums = None
+        return figures
+
+    def peek(self, reduce: Callable[[Tensor], Tensor] = lambda sums: sums) -> "Figures":
+        """As `take`, and it stays."""
+        sums = torch.zeros(len(FIELDS), self.steps, dtype=torch.float64) if self._sums is None else self._sums
         return Figures(reduce(sums).tolist(), self.decay)
 
 

@@ -1,4 +1,7 @@
-"""Where training runs: this process's place among the ranks, its device, its threads, and its random numbers."""
+"""Where training runs: this process's place among the ranks, its device, its threads, and its random numbers.
+
+Without Lightning, which takes seconds to import and evaluation does not need.
+"""
 
 import os
 import random
@@ -6,10 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 
 from eagle3.config.schema import TrainerConfig
 from eagle3.errors import ConfigError
@@ -24,20 +23,25 @@ class Machine:
     local_world: int = 1
 
     @staticmethod
-    def of(cfg: TrainerConfig) -> "Machine":
-        """Raises ConfigError for a GPU that is not there."""
+    def of(cfg: TrainerConfig, devices: int | None = None) -> "Machine":
+        """Of this process, one of `devices` on this host (`trainer.devices` by default).
+
+        Raises:
+            ConfigError: another number of processes was started, or a GPU is not there.
+        """
+        devices = cfg.devices if devices is None else devices
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         local_rank, local_world = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if cfg.devices != local_world:
+        if devices != local_world:
             raise ConfigError(
-                f"trainer.devices={cfg.devices}, but {local_world} processes were started here; for several devices: "
-                f"torchrun --nproc-per-node={cfg.devices} -m eagle3.training.main JOB.json"
+                f"trainer.devices={devices}, but {local_world} processes were started here; for several devices: "
+                f"torchrun --nproc-per-node={devices} -m eagle3.training.main JOB.json"
             )
         if cfg.accelerator == "cpu":
             return Machine(torch.device("cpu"), rank, world, local_world)
         if local_world > torch.cuda.device_count():
             raise ConfigError(
-                f"trainer.accelerator=gpu, trainer.devices={cfg.devices}: torch finds {torch.cuda.device_count()} CUDA "
+                f"trainer.accelerator=gpu, trainer.devices={devices}: torch finds {torch.cuda.device_count()} CUDA "
                 "devices. Choose trainer=cpu or fewer devices; `eagle3 doctor` says what is missing."
             )
         return Machine(torch.device("cuda", local_rank), rank, world, local_world)
@@ -57,19 +61,3 @@ class Machine:
             torch.set_float32_matmul_precision("high")
         else:
             torch.use_deterministic_algorithms(True)
-
-    @property
-    def devices(self) -> int | list[int]:
-        """For Lightning's Trainer."""
-        if self.world > 1:
-            return self.local_world
-        return [self.device.index] if self.on_gpu else 1
-
-    @property
-    def environment(self) -> ClusterEnvironment:
-        # Named, because Lightning would take SLURM's variables for a job of many ranks.
-        return LightningEnvironment() if self.world == 1 else TorchElasticEnvironment()
-
-    @property
-    def strategy(self) -> DDPStrategy | str:
-        return DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False) if self.world > 1 else "auto"

@@ -7,10 +7,14 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save_file
 
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
 from eagle3.data.targets import fill_target_top
+from eagle3.drafter.export import export_drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import choose_draft_ids, count_responses, coverage
 from eagle3.errors import TrainingError
@@ -104,6 +108,8 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
     if machine.rank == 0:
         best = load_checkpoint(job.out / "checkpoints" / BEST)["state_dict"]
         drafter.load_state_dict({name.removeprefix("drafter."): weight for name, weight in best.items()})
+        sglang = data.train_set.states.manifest.sglang_version
+        export_drafter(drafter, draft_ids, job.boundaries, job.target, job.out / "drafter", sglang)
         summary = _summary(last) | {
             "train/parameters": sum(p.numel() for p in drafter.parameters()),
             "train/sequences": len(data.train_set),
@@ -128,10 +134,14 @@ def _fit(
     last = folder / LAST
     trainer = pl.Trainer(
         accelerator="gpu" if machine.on_gpu else "cpu",
-        devices=machine.devices,
+        devices=[machine.device.index] if machine.on_gpu and machine.world == 1 else machine.local_world,
         num_nodes=machine.world // machine.local_world,
-        strategy=machine.strategy,
-        plugins=[machine.environment, AtomicCheckpoints()],
+        strategy=DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False) if machine.world > 1 else "auto",
+        # Named, because Lightning would take SLURM's variables for a job of many ranks.
+        plugins=[
+            TorchElasticEnvironment() if machine.world > 1 else LightningEnvironment(),
+            AtomicCheckpoints(),
+        ],
         precision=PRECISION[cfg.precision],  # type: ignore[arg-type]
         max_epochs=budget.epochs,
         accumulate_grad_batches=cfg.accumulate,

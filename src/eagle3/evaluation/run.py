@@ -1,0 +1,88 @@
+"""One evaluation, from a job to `summary.json`."""
+
+import json
+import time
+
+from eagle3.data.dataset import SequenceDataset, Split
+from eagle3.data.loader import SequentialLoader
+from eagle3.data.packing import in_order
+from eagle3.data.shards import HiddenStates
+from eagle3.data.targets import fill_target_top
+from eagle3.drafter.load import LoadedDrafter, check_drafter, load_drafter
+from eagle3.drafter.shape import DrafterShape
+from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.evaluation.simulate import Contender, Setting, simulate
+from eagle3.metrics import Reporter
+from eagle3.training.acceptance import Figures, Totals
+from eagle3.training.frozen import Frozen, initial_drafter
+from eagle3.training.job import Job
+from eagle3.training.machine import Machine
+
+TRAINED, UNTRAINED = "eval", "eval/untrained"
+
+
+def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]:
+    """Measures the exported drafter and, if asked, the one that training began with. Gives what summary.json has.
+
+    Raises:
+        Eagle3Error: the drafter's folder is not one that SGLang would serve as trained, or is of other boundaries.
+    """
+    begin = time.perf_counter()
+    machine.settle(job.config.seed)
+    loaded = open_drafter(job)
+    states = HiddenStates(job.dataset)
+    dataset = SequenceDataset(states, Split.of(states, job.prompts).held_out, job.boundaries)
+    frozen = Frozen.load(job.target, loaded.draft_ids).to(machine.device)
+    fill_target_top(dataset, frozen.head, machine.device)
+
+    embedding = None if loaded.embedding is None else loaded.embedding.to(machine.device)
+    cfg = job.config
+    contenders = {TRAINED: Contender(loaded.drafter.to(machine.device), embedding)}
+    if cfg.evaluate.untrained:
+        untrained = initial_drafter(DrafterShape.build(cfg.drafter, job.target, len(job.boundaries)), frozen, cfg.seed)
+        contenders[UNTRAINED] = Contender(untrained.to(machine.device))
+    batches = in_order(dataset.lengths, cfg.trainer.tokens_per_batch)
+    loader = SequentialLoader(dataset, batches, cfg.trainer.num_workers, machine.on_gpu)
+    setting = Setting(cfg.loss.ttt_steps, cfg.loss.kind, cfg.loss.step_decay, cfg.trainer.precision)
+    done = 0
+
+    def on_batch(sequences: int, totals: dict[str, Totals]) -> None:
+        nonlocal done
+        done += sequences
+        length = totals[TRAINED].peek().accept_length
+        reporter.progress(done, len(dataset), unit="sequences", accept_length=round(length, 3))
+
+    found = simulate(contenders, frozen, loader, setting, on_batch)
+    summary = {
+        **{name: value for stage, figures in found.items() for name, value in metrics_of(figures, stage).items()},
+        "eval/sequences": len(dataset),
+        "eval/tokens": int(dataset.lengths.sum()),
+        "eval/positions": found[TRAINED].valid[0],
+        "eval/seconds": time.perf_counter() - begin,
+    }
+    reporter.log(summary, step=len(dataset))
+    for stage, figures in found.items():
+        reporter.note(f"{stage}: simulated accept length {figures.accept_length:.3f} on {len(dataset)} sequences")
+    (job.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary
+
+
+def metrics_of(figures: Figures, stage: str) -> dict[str, float]:
+    """`Figures.metrics`, and `<stage>/accepts_j`: the chance that exactly j drafted tokens are accepted."""
+    return figures.metrics(stage) | {f"{stage}/accepts_{j}": p for j, p in enumerate(figures.histogram())}
+
+
+def open_drafter(job: Job) -> LoadedDrafter:
+    """The trained drafter, read as strictly as SGLang should."""
+    if job.drafter is None:
+        raise ConfigError("The job names no drafter to evaluate.")
+    problems = check_drafter(job.drafter, job.target)
+    if problems:
+        raise Eagle3Error(f"{job.drafter}: {'; '.join(problems)}. Train again, or export the checkpoint again.")
+    loaded = load_drafter(job.drafter)
+    if loaded.boundaries != job.boundaries:
+        raise Eagle3Error(
+            f"{job.drafter} was trained on boundaries {loaded.boundaries}, and is to be evaluated on "
+            f"{job.boundaries}: acceptance would mean nothing. Set layers.boundaries={loaded.boundaries}."
+        )
+    return loaded
