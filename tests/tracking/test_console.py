@@ -146,6 +146,8 @@ def test_fan_out_reaches_all(tmp_path: Path, clock: list[float]) -> None:
         (field_text("free_gib", 12.5), "free 12.5 GiB"),
         (field_text("bytes_per_s", 3.6e9), "3.60 GB/s"),
         (field_text("gb", 12.348), "12.35 GB"),
+        (field_text("gb", 0.00123), "0.0012 GB"),
+        (field_text("accept_length", 1.0), "accept length 1.00"),
         (field_text("gb_per_s", 3.6), "3.60 GB/s"),
         (field_text("tokens_per_s", 412.3), "412 tokens/s"),
         (field_text("accept_length", 1.756), "accept length 1.76"),

@@ -1,6 +1,7 @@
 """The report of whole and of partial runs, from the stages' files alone."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert all(isinstance(value, bool | int | float | str) for value in summary.values())
     assert summary["eval/accept_length"] == 1.93
     assert summary["extract/reused"] is True
-    assert summary["train/seconds"] == 12.0
+    assert summary["train/stage_seconds"] == 12.0
+    assert summary["train/tokens_per_s"] == pytest.approx(900, rel=0.05)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
@@ -136,8 +138,12 @@ def test_a_step_done_twice_counts_once(tmp_path: Path) -> None:
 def test_a_pause_is_not_work(tmp_path: Path) -> None:
     times = [0.0, 10.0, 20.0, 90_000.0, 90_010.0]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"time": t, "note": "x"}) + "\n" for t in times))
-    assert Stage(tmp_path).active == 90.0
-    assert Stage(tmp_path / "nowhere").active is None
+    assert Stage(tmp_path).seconds == 90.0
+    for name, when in (("inputs.json", 1000), ("DONE", 1120)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (when, when))
+    assert Stage(tmp_path).seconds == 120.0
+    assert Stage(tmp_path / "nowhere").seconds is None
 
 
 def test_one_epoch_and_few_steps(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _dataset(path: Path) -> Facts:
     tokens, sequences = manifest.get("tokens", 0), manifest.get("sequences", 0)
     shards = manifest.get("shards", [])
     yield "holds", f"{quantity(sequences)} sequences, {quantity(tokens)} tokens, {size(manifest.get('bytes', 0))}"
-    yield "", f"in {len(shards)} shards"
+    yield "", f"in {len(shards)} shard{'' if len(shards) == 1 else 's'}"
     planned = manifest.get("placement") or {}
     if not manifest.get("complete"):
         of = f" of {quantity(planned['sequences'])}" if "sequences" in planned else ""
@@ -157,8 +157,8 @@ def _training(path: Path) -> Facts:
         yield "loss", f"{loss.y[0]:.3f} at step {loss.x[0]:,.0f}, {loss.y[-1]:.3f} at step {loss.x[-1]:,.0f}"
     if length := stage.series("val/accept_length"):
         yield "accept length", f"{length.y[-1]:.2f} at the end, {max(length.y):.2f} at best (held out, simulated)"
-    if stage.active:
-        yield "took", duration(stage.active)
+    if stage.seconds:
+        yield "took", duration(stage.seconds)
     if (path / "drafter").is_dir():
         yield "next", f"eagle3 inspect {shlex.quote(str(path / 'drafter'))}"
 

@@ -112,7 +112,7 @@ def _acceptance(stages: dict[str, Stage]) -> Any:
     drafters = [(who, found) for who, found in drafters if found.conditional]
     if not drafters:
         return None
-    figure, panels = _figure(2)
+    figure, panels = _figure(2, height=3.8)
     titles = ("Right when all earlier ones are (acceptance)", "Right in any case (accuracy)")
     for axes, title, name in zip(panels, titles, ("conditional", "accuracy"), strict=True):
         width = 0.8 / len(drafters)
@@ -123,10 +123,10 @@ def _acceptance(stages: dict[str, Stage]) -> Any:
             colour = BLUE if who == TRAINED else GREY
             bars = axes.bar(at, shares, width * 0.92, color=colour, label=f"{who}{tau}")
             axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=2)
-        axes.set(title=title, xlabel="draft token", ylabel="held-out positions (%)", ylim=(0, 105))
+        axes.set(title=title, xlabel="draft token", ylabel="held-out positions (%)", ylim=(0, 108))
         axes.set_xticks(range(1, 1 + max(len(found.conditional) for _, found in drafters)))
         axes.grid(axis="x", visible=False)
-    panels[0].legend(loc="upper right")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(drafters))
     return figure
 
 
@@ -140,7 +140,8 @@ def _accept_length(stages: dict[str, Stage]) -> Any:
     whole = len(by_epoch.x) == len(line.x)
     line = by_epoch if whole else line
     axes.plot(line.x, line.y, color=BLUE, marker="o", label="while training")
-    axes.annotate(f"{line.y[-1]:.2f}", (line.x[-1], line.y[-1]), (0, 7), textcoords="offset points", ha="center")
+    best = int(np.argmax(line.y))
+    axes.annotate(f"{line.y[best]:.2f}", (line.x[best], line.y[best]), (0, 7), textcoords="offset points", ha="center")
     if (evaluate := stages.get("evaluate")) and (before := acceptance(evaluate.summary, UNTRAINED).accept_length):
         axes.axhline(before, color=GREY, linestyle="--", label=f"untrained: {before:.2f}")
     axes.set(
@@ -174,6 +175,12 @@ def _lengths(stages: dict[str, Stage]) -> Any:
     return figure
 
 
+def _from_first(line: Series) -> Series:
+    """Without the zeros at the beginning: reports made before there was anything to measure a rate by."""
+    start = next((i for i, y in enumerate(line.y) if y > 0), 0)
+    return Series(line.x[start:], line.y[start:])
+
+
 def _throughput(stages: dict[str, Stage]) -> Any:
     lines = []
     for name, metric, title in (
@@ -181,8 +188,7 @@ def _throughput(stages: dict[str, Stage]) -> Any:
         ("train", "train/tokens_per_s", "Training"),
     ):
         if (stage := stages.get(name)) and (line := stage.series(metric, over="minutes")):
-            # The first report of a stage has nothing to measure a rate by.
-            lines.append((title, Series(line.x[1:], line.y[1:]) if len(line.x) > 1 and line.y[0] == 0 else line))
+            lines.append((title, _from_first(line)))
     if not lines:
         return None
     figure, panels = _figure(len(lines), height=3.2)

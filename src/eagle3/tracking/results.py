@@ -65,10 +65,18 @@ class Stage:
         return [row for row in Tail(self.folder / "metrics.jsonl").rows() if "values" in row]
 
     @cached_property
-    def active(self) -> float | None:
-        """Seconds over which the stage reported; a longer silence (it was stopped and continued) counts as a minute."""
+    def seconds(self) -> float | None:
+        """About how long it took to make: from inputs.json, written first, to DONE, written last; and at least the time
+        over which it reported, where a longer silence (it was stopped and continued) counts as a minute.
+        """
         times = [row["time"] for row in Tail(self.folder / "metrics.jsonl").rows() if "time" in row]
-        return sum(min(after - before, 60.0) for before, after in pairwise(times)) if len(times) > 1 else None
+        known: list[float] = []
+        if len(times) > 1:
+            known.append(sum(min(after - before, 60.0) for before, after in pairwise(times)))
+        begun, done = self.folder / "inputs.json", self.folder / "DONE"
+        if begun.is_file() and done.is_file():
+            known.append(done.stat().st_mtime - begun.stat().st_mtime)
+        return max(known, default=None)
 
     @cached_property
     def summary(self) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, accep
 
 _RATES = {"extract": "extract/tokens_per_s", "train": "train/tokens_per_s"}
 
+_NAMESPACES = {"evaluate": "eval"}
+"""Where metrics are not named as their stage."""
+
 
 @dataclass(frozen=True)
 class StageRecord:
@@ -93,12 +96,13 @@ class Results:
             rate = None
             if (metric := _RATES.get(record.name)) and (line := stage.series(metric, over="minutes")):
                 rate = float(np.median(line.y))
-            seconds = stage.active if record.reused else record.seconds
+            seconds = stage.seconds if record.reused else record.seconds
             lines.append(Timing(record.name, seconds, record.reused, rate, record.folder))
         return lines
 
     def flat(self) -> dict[str, int | float | str]:
-        """One flat object, for summary.json and to sort W&B's runs by: names as in the history, and stage/seconds."""
+        """One flat object, for summary.json and to sort W&B's runs by: names as in the history, and of each stage
+        `stage_seconds` (wall time) and `reused`."""
         cfg, target = self.inputs.cfg, self.inputs.target
         found: dict[str, Any] = {
             "experiment": cfg.name,
@@ -115,10 +119,11 @@ class Results:
         for stage in ("train", "evaluate"):
             found |= {name: value for name, value in self._summary(stage).items() if "/" in name}
         for timing in self.timings():
-            found[f"{timing.name}/seconds"] = None if timing.seconds is None else round(timing.seconds, 1)
-            found[f"{timing.name}/reused"] = timing.reused
+            namespace = _NAMESPACES.get(timing.name, timing.name)
+            found[f"{namespace}/stage_seconds"] = None if timing.seconds is None else round(timing.seconds, 1)
+            found[f"{namespace}/reused"] = timing.reused
             if timing.rate is not None:
-                found.setdefault(f"{timing.name}/tokens_per_s", round(timing.rate, 1))
+                found[f"{namespace}/tokens_per_s"] = round(timing.rate, 1)
         return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 _LABELS = {
     "loss": "loss",
-    "accept_length": "accept length",
     "tokens_per_s": "tokens/s",
     "data_wait": "data wait",
     "lr": "lr",
@@ -51,13 +50,16 @@ def field_text(name: str, value: Any) -> str:
         label = name.removesuffix("bytes_per_s").strip("_").replace("_", " ")
         return f"{label} {value / 1e9:.2f} GB/s".strip()
     if name in ("gb", "gb_per_s"):
-        return f"{value:,.2f} GB" + ("/s" if name == "gb_per_s" else "")
+        text = f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
+        return f"{text} GB{'/s' if name == 'gb_per_s' else ''}"
     if name.endswith("_gib"):
         return f"{name.removesuffix('_gib').replace('_', ' ')} {value:,.1f} GiB"
     if name.endswith("_per_s"):
         return f"{quantity(value)} {name.removesuffix('_per_s').replace('_', ' ')}/s"
     if any(share in name for share in _SHARES) and 0 <= value <= 1:
         return f"{name.replace('_', ' ')} {value:.1%}"
+    if name == "accept_length":
+        return f"accept length {value:.2f}"
     label = _LABELS.get(name, name.replace("_", " "))
     if isinstance(value, float) and not value.is_integer():
         return f"{label} {value:.2e}" if name == "lr" else f"{label} {value:.3g}"
