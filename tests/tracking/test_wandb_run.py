@@ -58,10 +58,11 @@ def test_everything_is_in_the_file(cfg: Config, tmp_path: Path) -> None:
         tracked.log({"extract/tokens": 512, "extract/tokens_per_s": 400.0}, step=4)
         for step in range(3):
             tracked.log({"train/loss": 3.0 - step, "val/accept_length": 1.0 + step}, step=step)
+        tracked.config({"provenance": {**PROVENANCE, "boundaries": [2, 15, 27]}})
         tracked.summary({"eval/accept_length": 1.75})
         tracked.plots(plots)
         tracked.dataset(tmp_path / "dataset")
-        tracked.drafter(tmp_path / "drafter", {"accept_length": 1.75})
+        tracked.drafter(tmp_path / "drafter", {"note": "best"})
 
     assert folder is not None
     assert folder.is_relative_to(run_dir / "wandb")
@@ -73,6 +74,7 @@ def test_everything_is_in_the_file(cfg: Config, tmp_path: Path) -> None:
     assert run.config["loss"]["ttt_steps"] == cfg.loss.ttt_steps
     assert run.config["choices"]["target"] == "smollm2"
     assert run.config["provenance"]["git"] == {"commit": "0123abcd", "dirty": True}
+    assert run.config["provenance"]["boundaries"] == [2, 15, 27]
     assert run.series("train/loss") == [3.0, 2.0, 1.0]
     assert run.series("train/step") == [0, 1, 2]
     assert run.series("extract/sequences") == [4]
@@ -85,6 +87,7 @@ def test_everything_is_in_the_file(cfg: Config, tmp_path: Path) -> None:
     assert (dataset.type, list(dataset.files)) == ("dataset", ["manifest.json"])
     assert dataset.metadata["tokens"] == 70
     assert drafter.type == "model"
+    assert (drafter.metadata["eval/accept_length"], drafter.metadata["note"]) == (1.75, "best")
     assert set(drafter.files) == {"config.json", "model.safetensors"}
     assert all(path.is_relative_to(tmp_path / "drafter") for path in drafter.files.values())
 

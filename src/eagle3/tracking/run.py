@@ -42,6 +42,7 @@ class TrackedRun:
 
     def __init__(self, run: Any, run_dir: Path, cfg: Config, warn: Callable[[str], None]) -> None:
         self._run, self._run_dir, self._cfg, self._warn = run, run_dir, cfg, warn
+        self._figures: dict[str, Any] = {}
 
     @property
     def folder(self) -> Path | None:
@@ -70,8 +71,14 @@ class TrackedRun:
     def note(self, text: str) -> None:
         """Passing: for the terminal only."""
 
+    def config(self, values: dict[str, Any]) -> None:
+        """Adds to the configuration what is known only later, e.g. {"provenance": ...} with the artifacts' names."""
+        provenance = {name: _short(value) if name == "provenance" else value for name, value in values.items()}
+        self._try("its configuration", lambda run: run.config.update(_redacted(provenance), allow_val_change=True))
+
     def summary(self, values: dict[str, Any]) -> None:
-        """Figures to sort and compare runs by."""
+        """Figures to sort and compare runs by; they also describe the drafter's artifact."""
+        self._figures |= values
         self._try("the summary", lambda run: run.summary.update(values))
 
     def plots(self, folder: Path) -> None:
@@ -94,8 +101,8 @@ class TrackedRun:
     def drafter(self, folder: Path, metadata: dict[str, Any] | None = None) -> None:
         """Logs a drafter folder as an artifact of type model."""
         if self._cfg.tracking.artifacts:
-            name = self._cfg.target.name
-            self._try("the drafter", lambda run: run.log_artifact(drafter_artifact(folder, name, metadata or {})))
+            name, told = self._cfg.target.name, {**self._figures, **(metadata or {})}
+            self._try("the drafter", lambda run: run.log_artifact(drafter_artifact(folder, name, told)))
 
     def finish(self, exit_code: int) -> None:
         """Ends the run and W&B's service process; a second call does nothing."""
