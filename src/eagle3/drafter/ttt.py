@@ -142,20 +142,24 @@ def step_states(
     blocks = blocks_of(plan)
     scale = shape.head_dim**-0.5
     g = weights.fuse(batch.states[needed].to(dtype))
+    normed = weights.normed(g)
+    q_weight, kv_weight = weights.qkv_hidden.split((shape.q_size, 2 * shape.kv_size))
+    kv = F.linear(normed, kv_weight) + share[(needed + 1).clamp(max=end), shape.q_size :]
+    k0, v0 = kv.unflatten(-1, (2, shape.num_kv_heads, -1)).unbind(1)
+    k0 = rotate(k0, *drafter.angles(batch.position[needed], dtype))
+    # From here on, only what some step is scored at.
+    g, normed = g[plan.active_in_needed], normed[plan.active_in_needed]
     later: list[tuple[Tensor, Tensor]] = []
-    k0 = v0 = g
     for k in range(plan.steps):
-        inputs = needed if k == 0 else active
-        qkv = F.linear(weights.normed(g), weights.qkv_hidden) + share[(inputs + 1 + k).clamp(max=end)]
-        q, key, value = qkv.split((shape.q_size, shape.kv_size, shape.kv_size), dim=-1)
-        cos, sin = drafter.angles(batch.position[inputs] + k, dtype)
-        key = rotate(key.unflatten(-1, (shape.num_kv_heads, -1)), cos, sin)
-        value = value.unflatten(-1, (shape.num_kv_heads, -1))
+        cos, sin = drafter.angles(batch.position[active] + k, dtype)
+        given = share[(active + 1 + k).clamp(max=end)]
         if k == 0:
-            k0, v0 = key, value
-            q, g, cos, sin = (x[plan.active_in_needed] for x in (q, g, cos, sin))
+            q = F.linear(normed, q_weight) + given[:, : shape.q_size]
         else:
-            later.append((key, value))
+            qkv = F.linear(weights.normed(g), weights.qkv_hidden) + given
+            q, key, value = qkv.split((shape.q_size, shape.kv_size, shape.kv_size), dim=-1)
+            key = rotate(key.unflatten(-1, (shape.num_kv_heads, -1)), cos, sin)
+            later.append((key, value.unflatten(-1, (shape.num_kv_heads, -1))))
         q = rotate(q.unflatten(-1, (shape.num_heads, -1)), cos, sin)
         g = weights.after_attention(g, attend(q, k0, v0, later, blocks, scale))
         normed = weights.output_norm(g)
