@@ -41,11 +41,12 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
     (run_dir / "logs").mkdir(exist_ok=True)
     console = ConsoleReporter()
     try:
-        with open_run(cfg, run_dir, choices, made) as tracked:
+        with open_run(cfg, run_dir, choices, made, warn=console.note) as tracked:
             target = resolve_target(cfg.target, cache_folder(cfg.paths.cache), console)
             stages = stages_of(cfg, target)
             made |= _identities(stages)
             _write_json(run_dir / "provenance.json", made)
+            tracked.config({"provenance": made})
             run = _Run(cfg, run_dir, stages, console, tracked)
             for artifact in stages.in_order()[: STAGES.index(cfg.until) + 1]:
                 run.stage(artifact)
@@ -74,6 +75,7 @@ def _identities(stages: Stages) -> dict[str, Any]:
             "source": stages.target.source,
             "path": str(stages.target.path),
             "fingerprint": stages.target.fingerprint,
+            "text_prefix": stages.target.text_prefix,
         },
         "plugin_sha256": plugin_sha256(),
         "boundaries": stages.boundaries,
@@ -108,6 +110,8 @@ class _Run:
             self.console.reused(artifact.stage, str(artifact.folder))
             for row in Tail(artifact.folder / "metrics.jsonl").rows():
                 replay(row, self.tracked)
+        if artifact.stage == "extract":
+            self.tracked.dataset(artifact.folder)
         self.records.append(StageRecord(artifact.stage, artifact.folder, time.monotonic() - began, reused))
 
     def _make(self, artifact: Artifact) -> None:
@@ -149,7 +153,6 @@ class _Run:
             run_extraction(
                 self.cfg, self.stages.target, prompts, artifact.folder, boundaries, reporter, self.run_dir / "logs"
             )
-        self.tracked.dataset(artifact.folder)
 
     def _job(self, artifact: Artifact, **more: str) -> dict[str, Any]:
         return {
