@@ -172,7 +172,7 @@ def _defaults(cfg: Config) -> dict[str, Any]:
         return {}
     # Without these SGLang sizes its cache from all of the machine's memory.
     room = max(16384, 4 * cfg.dataset.max_length)
-    return {"mem_fraction_static": 0.1, "max_total_tokens": room, "sampling_backend": "pytorch"}
+    return {"mem_fraction_static": 0.1, "max_total_tokens": room, "sampling_backend": "pytorch", "sleep_on_idle": True}
 
 
 def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed) -> dict[str, Any]:

@@ -130,9 +130,11 @@ class Server:
         self.tree.stop()
 
     def _story(self, what: str) -> str:
-        log = self.tree.tail(400)
-        reason = next((hint for sign, hint in _SIGNS if sign in log), None)
-        last = "\n".join(f"    {line}" for line in log.splitlines()[-15:])
+        lines = [
+            line for line in self.tree.tail(400).splitlines() if "server_args=" not in line and "Warning: " not in line
+        ]
+        reason = next((hint for sign, hint in _SIGNS if any(sign in line for line in lines)), None)
+        last = "\n".join(f"    {line[:300]}" for line in lines[-15:])
         return f"{what}{f': {reason}' if reason else ''}. Log: {self.tree.log}\n{last}"
 
     def __enter__(self) -> Self:
