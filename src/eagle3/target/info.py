@@ -64,8 +64,8 @@ def _text_config(folder: Path, trust_remote_code: bool) -> tuple[bytes, dict[str
             text = text[key]
     if any(key not in text for key in REQUIRED):
         text = {**_filled_in(folder, trust_remote_code), **text}
-    # In some wrappers only the outer config says that the head is tied.
-    text.setdefault("tie_word_embeddings", outer.get("tie_word_embeddings", False))
+    # In some wrappers only the outer config says whether the head is tied; in some models neither does.
+    text.setdefault("tie_word_embeddings", outer.get("tie_word_embeddings"))
     missing = [key for key in REQUIRED if not isinstance(text.get(key), int)]
     if missing:
         raise Eagle3Error(
@@ -111,7 +111,7 @@ def read_info(
     shapes = {name: entry["shape"] for file in files for name, entry in file.tensors.items()}
     embedding, prefix = find_embedding(shapes, text_prefix)
     head = find_head(shapes, prefix)
-    tied = bool(text["tie_word_embeddings"])
+    tied = head is None if text["tie_word_embeddings"] is None else bool(text["tie_word_embeddings"])
     if head is None and not tied:
         raise Eagle3Error(
             f"{path}: no {prefix}lm_head.weight in the safetensors, and config.json does not tie it to the embedding. "

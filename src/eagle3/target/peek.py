@@ -5,7 +5,7 @@ from pathlib import Path
 from eagle3.config.schema import TargetConfig
 from eagle3.target.gguf import converted_folder
 from eagle3.target.info import TargetInfo, check_shape, read_info
-from eagle3.target.resolve import WANTED
+from eagle3.target.resolve import hub_snapshot
 
 
 def peek_target(cfg: TargetConfig, cache: Path) -> TargetInfo | None:
@@ -27,11 +27,10 @@ def _local(cfg: TargetConfig, cache: Path) -> tuple[Path, str] | None:
     path = Path(cfg.path).expanduser()
     if path.is_dir():
         return path, "local"
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(cfg.path, revision=cfg.revision, local_files_only=True, allow_patterns=WANTED))
+        folder = hub_snapshot(cfg, local_only=True)
         if (folder / "config.json").exists():
             return folder, f"hub:{cfg.path}@{folder.name}"
     except (LocalEntryNotFoundError, HFValidationError, OSError):

@@ -80,7 +80,7 @@ def _remote(cfg: TargetConfig, cache: Path, reporter: Reporter) -> tuple[Path, s
 def _from_hub(cfg: TargetConfig, reporter: Reporter) -> tuple[Path, str]:
     """The snapshot's folder and where it is from. Raises ConnectionError where neither hub nor cache has it."""
     import httpx
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -91,16 +91,13 @@ def _from_hub(cfg: TargetConfig, reporter: Reporter) -> tuple[Path, str]:
         RevisionNotFoundError,
     )
 
-    wanted = [*WANTED, "*.py"] if cfg.trust_remote_code else WANTED
     try:
         found = HfApi().model_info(cfg.path, revision=cfg.revision, timeout=HUB_TIMEOUT_S, files_metadata=True)
         sizes = [s.size or 0 for s in found.siblings or [] if s.rfilename.endswith(".safetensors")]
         _check_room(cfg.path, sum(sizes))
         reporter.note(f"target: {cfg.path} at {found.sha} on the hub, {sum(sizes) / 2**30:.2f} GiB")
-        folder = snapshot_download(
-            cfg.path, revision=found.sha, allow_patterns=wanted, ignore_patterns=UNWANTED, etag_timeout=HUB_TIMEOUT_S
-        )
-        return Path(folder), f"hub:{cfg.path}@{found.sha}"
+        folder = hub_snapshot(cfg)
+        return folder, f"hub:{cfg.path}@{folder.name}"
     except HFValidationError as error:
         raise ConfigError(f"target.path={cfg.path!r} is neither a folder nor a hub id: {error}") from error
     except GatedRepoError as error:
@@ -116,12 +113,31 @@ def _from_hub(cfg: TargetConfig, reporter: Reporter) -> tuple[Path, str]:
     except (OfflineModeIsEnabled, httpx.TransportError, HfHubHTTPError, ConnectionError, TimeoutError) as error:
         reason = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else "the hub cannot be reached"
     try:
-        folder = Path(snapshot_download(cfg.path, revision=cfg.revision, local_files_only=True, allow_patterns=wanted))
+        folder = hub_snapshot(cfg, local_only=True)
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         raise ConnectionError(reason) from None
     if not (folder / "config.json").exists():  # only other files of it were ever fetched
         raise ConnectionError(reason)
     return folder, f"hub:{cfg.path}@{folder.name}"
+
+
+def hub_snapshot(cfg: TargetConfig, local_only: bool = False) -> Path:
+    """The model's folder in huggingface_hub's cache, fetched unless `local_only`. Raises what that library raises.
+
+    By the revision's name and with the same patterns every time: only so does the cache know without a network which
+    commit the name stood for, and that nothing is missing.
+    """
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(
+        cfg.path,
+        revision=cfg.revision,
+        allow_patterns=[*WANTED, "*.py"] if cfg.trust_remote_code else WANTED,
+        ignore_patterns=UNWANTED,
+        etag_timeout=HUB_TIMEOUT_S,
+        local_files_only=local_only,
+    )
+    return Path(folder)
 
 
 def _check_room(name: str, needed: int) -> None:
