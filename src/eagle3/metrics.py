@@ -35,6 +35,8 @@ class JsonlReporter:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", buffering=1, encoding="utf-8")
+        if path.read_bytes()[-1:] not in (b"", b"\n"):
+            self._file.write("\n")  # after a line torn by kill -9, so that the next one is whole
 
     def _write(self, row: dict[str, Any]) -> None:
         self._file.write(json.dumps(row, default=float) + "\n")
@@ -71,7 +73,7 @@ class Tail:
                 self._offset += len(line)
                 try:
                     yield json.loads(line)
-                except ValueError:  # a line torn by kill -9 and completed by the next writer
+                except ValueError:  # a line torn by kill -9, and ended by the next writer
                     continue
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from eagle3.metrics import JsonlReporter
+from eagle3.metrics import JsonlReporter, Tail
 from eagle3.training.checkpoints import load_checkpoint
 from eagle3.training.job import Job
 from eagle3.training.machine import Machine
@@ -31,8 +31,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def rows(out: Path, stage: str) -> dict[int, dict[str, float]]:
     """The figures of each step that do not depend on the clock, as last reported."""
     found = {}
-    for line in (out / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in Tail(out / "metrics.jsonl").rows():
         if f"{stage}/loss" in row.get("values", {}):
             found[row["step"]] = {k: v for k, v in row["values"].items() if not _timed(k)}
     return found

@@ -93,7 +93,7 @@ def stopping_at(loader: type, count: int) -> Any:
     [
         (PackedLoader, 1, 0),
         (PackedLoader, 4, 0),
-        (PackedLoader, 12, 1),
+        (PackedLoader, 17, 1),
         (SequentialLoader, 2, 0),
         (SequentialLoader, 8, 1),
     ],

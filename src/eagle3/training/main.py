@@ -29,6 +29,9 @@ def _main(arguments: list[str], stop: StopSignal) -> None:
     from eagle3.training.job import Job
 
     job = Job.load(Path(arguments[0]))
+    from eagle3.training.lean import import_lightning
+
+    import_lightning()
     from eagle3.training.logger import Silent
     from eagle3.training.machine import Machine
     from eagle3.training.run import train

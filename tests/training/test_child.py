@@ -1,0 +1,106 @@
+"""The training child as the pipeline runs it: exit codes, one line for the user, and no harm from kill -9."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.training.made import load_job, make_job, write_job
+from tests.training.running import rows, run, same, summary, weights
+
+from eagle3.metrics import JsonlReporter, Tail
+from eagle3.training.checkpoints import load_checkpoint
+
+TRAINER: dict[str, Any] = {"epochs": 8, "tokens_per_batch": 64, "checkpoint_every": 1}
+
+
+def start(job: Path) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "eagle3.training.main", str(job)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(child: subprocess.Popen[str], tail: Tail, step: int) -> None:
+    while child.poll() is None:
+        if any((row.get("step") or 0) >= step for row in tail.rows() if "values" in row):
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the child ended before step {step}: {child.communicate()}")
+
+
+def test_kill_at_random_steps_ends_with_the_same_weights(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    whole = load_job(tmp_path, tmp_path / "whole", trainer=TRAINER)
+    run(whole)
+    total = int(summary(whole.out)["train/steps"])
+
+    killed = tmp_path / "killed"
+    job = write_job(tmp_path, killed, trainer=TRAINER)
+    tail = Tail(killed / "metrics.jsonl")
+    seed = time.time_ns()
+    steps = sorted(random.Random(seed).sample(range(1, total - 20), 2))
+    for step in steps:
+        with start(job) as child:
+            wait_for_step(child, tail, step)
+            child.kill()
+        at = load_checkpoint(killed / "checkpoints" / "last.ckpt")["global_step"]
+        assert 0 < at < total, f"seed {seed}"
+    with start(job) as child:
+        output, errors = child.communicate()
+    assert child.returncode == 0, errors
+    assert same(weights(killed), weights(whole.out)), f"seed {seed}"
+    assert same(weights(killed, "best.ckpt"), weights(whole.out, "best.ckpt")), f"seed {seed}"
+    assert summary(killed) == summary(whole.out)
+    assert rows(killed, "val") == rows(whole.out, "val")
+    assert "Lightning" not in output + errors
+
+
+def test_the_row_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    JsonlReporter(path).log({"train/loss": 1.0}, 1)
+    with path.open("a") as file:
+        file.write('{"time": 1, "val')
+    JsonlReporter(path).log({"train/loss": 2.0}, 2)
+    assert [row["step"] for row in Tail(path).rows()] == [1, 2]
+
+
+def test_sigterm_saves_and_exits_130(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    out = tmp_path / "stopped"
+    job = write_job(tmp_path, out, trainer=TRAINER | {"checkpoint_every": 1000})
+    with start(job) as child:
+        wait_for_step(child, Tail(out / "metrics.jsonl"), 5)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate()
+    assert child.returncode == 130, errors
+    assert errors.startswith("error: Interrupted; ")
+    assert errors.count("\n") == 1
+    assert load_checkpoint(out / "checkpoints" / "last.ckpt")["global_step"] >= 5
+    assert not (out / "summary.json").exists()
+
+
+def test_a_wrong_job_is_told_in_one_line(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    raw = json.loads(job.read_text())
+    raw["config"]["optim"]["lr"] = -1.0
+    job.write_text(json.dumps(raw))
+    with start(job) as child:
+        _, errors = child.communicate()
+    assert child.returncode == 2
+    assert errors == "error: optim.lr: -1.0 must be above 0\n"
+
+
+def test_prompts_of_another_dataset_are_told_in_one_line(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    (tmp_path / "prompts" / "prompts.safetensors").unlink()
+    with start(job) as child:
+        _, errors = child.communicate()
+    assert child.returncode == 1
+    assert errors.startswith("error: ")
+    assert errors.endswith("Run the prepare stage first.\n")
+    assert errors.count("\n") == 1
