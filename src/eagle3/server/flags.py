@@ -25,6 +25,8 @@ PATH = "PYTHONPATH"
 DUMP_FOLDER = "SGLANG_HS_DUMP_DIR"
 _SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 HIDDEN = "***"
+RESERVED_TOKENS = 6
+"""SGLang takes prompts up to its context length less this."""
 
 _FROM_CONFIG = {
     "model_path": "target.path",
@@ -187,7 +189,8 @@ def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed
             if name in fixed and value != fixed[name]:
                 why = "a correct dump needs it" if role == "extraction" else "the CPU needs it"
                 raise ConfigError(f"{key}={value!r}: is {fixed[name]!r} because {why}; remove the key")
-            if role == "extraction" and name in _REFUSED and value not in (None, False, 1):
+            off = value is None or value is False or (value == 1 and value is not True)
+            if role == "extraction" and name in _REFUSED and not off:
                 raise ConfigError(
                     f"{key}={value!r}: hidden states cannot be dumped with {_REFUSED[name]}; remove the key"
                 )

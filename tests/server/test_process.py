@@ -1,0 +1,154 @@
+"""Process trees with real processes: nothing outlives its owner."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eagle3.config.schema import Config, DatasetConfig, ServerConfig, TargetConfig
+from eagle3.errors import ServerError
+from eagle3.server.flags import server_command
+from eagle3.server.launch import Server
+from eagle3.server.process import ChildTree, check_port, free_port
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+start = ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]
+orphan = subprocess.run(start, capture_output=True, text=True).stdout.strip()
+print(os.getpid(), grandchild.pid, orphan, flush=True)
+{then}
+"""
+SLEEP = "time.sleep(600)"
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+def start(folder: Path, then: str, grace_s: float = 10.0) -> ChildTree:
+    argv = [sys.executable, "-c", FAMILY.format(then=then)]
+    return ChildTree(argv, env=os.environ, log=folder / "child.log", grace_s=grace_s)
+
+
+def family(log: Path) -> list[psutil.Process]:
+    """Child, grandchild in a session of its own, and an orphan."""
+    until(lambda: log.exists() and b"\n" in log.read_bytes())
+    return [psutil.Process(int(pid)) for pid in log.read_text().splitlines()[0].split()]
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.02)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+@pytest.mark.parametrize(("then", "code"), [(SLEEP, -signal.SIGTERM), (STUBBORN, -signal.SIGKILL)])
+def test_stop_ends_the_whole_tree(tmp_path, then, code):
+    tree = start(tmp_path, then, grace_s=1.0)
+    members = family(tree.log)
+    until(lambda: then is not STUBBORN or tree.wrote("deaf"))
+    assert tree.stop() == code
+    until(lambda: gone(members))
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_what_the_child_leaves_behind_ends_with_it(tmp_path, ending):
+    tree = start(tmp_path, ending)
+    members = family(tree.log)
+    assert tree.wait(60) == (3 if "exit" in ending else -signal.SIGKILL)
+    until(lambda: gone(members))
+
+
+def test_a_tree_does_not_outlive_a_killed_owner(tmp_path):
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import time; from pathlib import Path; from tests.server.test_process import start, SLEEP; "
+            f"start(Path({str(tmp_path)!r}), SLEEP); time.sleep(600)",
+        ],
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    members = family(tmp_path / "child.log")
+    owner.kill()
+    owner.wait()
+    until(lambda: gone(members))
+
+
+def test_a_tree_outlives_the_thread_that_started_it(tmp_path):
+    """The parent-death signal would fire here."""
+    from threading import Thread
+
+    made: list[ChildTree] = []
+    thread = Thread(target=lambda: made.append(start(tmp_path, SLEEP)))
+    thread.start()
+    thread.join()
+    members = family(made[0].log)
+    time.sleep(0.5)
+    assert not gone(members)
+    made[0].stop()
+
+
+def test_leaving_the_block_stops_it(tmp_path):
+    with contextlib.suppress(ZeroDivisionError), start(tmp_path, SLEEP) as tree:
+        members = family(tree.log)
+        raise ZeroDivisionError
+    assert gone(members)
+
+
+def test_only_this_child_s_lines_count(tmp_path):
+    (tmp_path / "child.log").write_text("an earlier run\n")
+    tree = start(tmp_path, "sys.exit(0)")
+    assert tree.wait(60) == 0
+    assert not tree.wrote("an earlier run")
+    assert "an earlier run" not in tree.tail()
+
+
+def test_a_command_that_is_not_there_ends_as_one(tmp_path):
+    tree = ChildTree(["/no/such/command"], env=os.environ, log=tmp_path / "log")
+    assert tree.wait(60) not in (0, None)
+    assert "No such file" in tree.tail()
+
+
+def test_a_taken_port_is_named():
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerError, match=rf"server\.port={port}"):
+            check_port("127.0.0.1", port)
+    check_port("127.0.0.1", free_port("127.0.0.1"))
+
+
+def serving(model: Path, **server):
+    cfg = Config(
+        name="test",
+        target=TargetConfig(name="t", path=str(model)),
+        dataset=DatasetConfig(name="d", path="d"),
+        server=ServerConfig(device="cpu", **server),
+    )
+    return server_command(cfg, "serving", model)
+
+
+def test_a_missing_model_is_told_before_anything_starts(tmp_path):
+    with pytest.raises(ServerError, match=r"config\.json"):
+        Server.start(serving(tmp_path / "nothing"), log=tmp_path / "log", timeout_s=60)
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.e2e
+def test_a_server_that_dies_tells_its_last_lines(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"], "model_type": "llama"}')
+    with pytest.raises(ServerError, match=r"the server (ended with code|was killed by)[\s\S]*server\.log"):
+        Server.start(serving(tmp_path), log=tmp_path / "server.log", timeout_s=600)
