@@ -18,14 +18,14 @@ from transformers import PreTrainedModel
 from eagle3.config.schema import Config, DatasetConfig, ServerConfig, ServerFlags, TargetConfig
 from eagle3.errors import ServerError
 from eagle3.server.client import Client
-from eagle3.server.flags import server_command
+from eagle3.server.flags import RESERVED_TOKENS, server_command
 from eagle3.server.launch import Server
 
 pytestmark = pytest.mark.e2e
 CHUNK = 64
 CONTEXT = 2048
-# SGLang takes prompts up to six tokens short of it.
-LENGTHS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 300, 17, 900, 33, 5, CONTEXT - 6]
+
+LENGTHS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 300, 17, 900, 33, 5, CONTEXT - RESERVED_TOKENS]
 # 2 is where DeepSeek's setter changes the meaning of its argument; the others must be corrected after it.
 MODELS = {
     "llama": (tiny_llama, [1, 3, 5]),

@@ -25,7 +25,7 @@ PATH = "PYTHONPATH"
 DUMP_FOLDER = "SGLANG_HS_DUMP_DIR"
 _SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 HIDDEN = "***"
-RESERVED_TOKENS = 6
+RESERVED_TOKENS = 7
 """SGLang takes prompts up to its context length less this."""
 
 _FROM_CONFIG = {

@@ -1,0 +1,106 @@
+"""The dump's way from GPU memory to shards, without SGLang: random states, a matrix product for the model's work.
+
+    python bench/dump_pipe.py [folder, default /dev/shm/dump_pipe]
+
+Prints tokens/s with and without the dump, stalls and peak GPU memory, and checks rows and checksums. What a real server
+adds is not in it.
+"""
+
+import shutil
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "patches" / "hs_dump")]
+
+from eagle3_hs_dump.batch import Batch, Segment  # noqa: E402
+from eagle3_hs_dump.placement import read_placement  # noqa: E402
+from eagle3_hs_dump.staging import Staging  # noqa: E402
+from eagle3_hs_dump.writer import Writers  # noqa: E402
+from tests.e2e.placing import place  # noqa: E402
+
+H, BOUNDARIES, BATCH, LENGTH, PASSES, WORK = 2048, [2, 8, 13], 16384, 512, 24, 52
+MIB = 1024 * 1024
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "/dev/shm/dump_pipe")
+    device = torch.device("cuda")
+    per_batch = BATCH // LENGTH
+    ids = torch.randint(0, 30000, (PASSES * per_batch, LENGTH))
+    ids_there = ids.to(device)
+    a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    for packed in (False, True):
+        shutil.rmtree(folder, ignore_errors=True)
+        placed = place(folder, dict(enumerate(ids.tolist())), BOUNDARIES, H, shards=6)
+        placement = read_placement(placed.work)
+        sums = {}
+        for dump in (False, True, False, True):
+            staging = Staging(placement, device, 2048 * MIB, 64 * MIB) if dump else None
+            writers = Writers(placed.work, placement, staging, 4) if staging else None
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before, began = torch.cuda.memory_allocated(), time.perf_counter()
+            passes: list[torch.cuda.Event] = []
+            for number in range(PASSES):
+                if number >= 2:  # SGLang prepares one batch while another runs
+                    passes[number - 2].synchronize()
+                for _ in range(WORK):
+                    a @ a
+                seeded = torch.Generator(device).manual_seed(number)
+                aux = torch.randn(BATCH, 3 * H, device=device, dtype=torch.bfloat16, generator=seeded)
+                final = aux[:, :H] * 2
+                states = list(aux.split(H, dim=-1)) if packed else [s.contiguous() for s in aux.split(H, dim=-1)]
+                batch_ids = ids_there[number * per_batch : (number + 1) * per_batch].flatten()
+                if staging and writers:
+                    segments = [Segment(number * per_batch + k, 0, k * LENGTH, LENGTH) for k in range(per_batch)]
+                    for block, moved in staging.stage(Batch(batch_ids, segments, BATCH, False), [*states, final]):
+                        writers.submit(block, moved)
+                    if not sums.get(number):
+                        sums[number] = (
+                            [zlib.crc32(s.cpu().contiguous().view(torch.uint8).numpy()) for s in (*states, final)]
+                            if number < 2
+                            else [0]
+                        )
+                del aux, final, states
+                passes.append(torch.cuda.Event())
+                passes[-1].record()
+            torch.cuda.synchronize()
+            forward = time.perf_counter() - began
+            while staging and staging.in_use:
+                time.sleep(0.001)
+            total = time.perf_counter() - began
+            tokens = PASSES * BATCH
+            extra = (torch.cuda.max_memory_allocated() - before) / MIB
+            print(
+                f"packed={packed} dump={dump}: {tokens / forward:,.0f} tokens/s, {tokens / total:,.0f} to the end, "
+                f"peak {extra:.0f} MiB"
+                + (
+                    f", stalls {staging.stalls} ({staging.stalled_seconds:.2f} s), error {writers.error}"
+                    if staging and writers
+                    else ""
+                ),
+                flush=True,
+            )
+        ledger = placed.ledger()
+        assert len(ledger) == len(ids), len(ledger)
+        for number in (0, 1):  # the rows of a batch in a file are those of the batch
+            rows = [placed.read(number * per_batch + k) for k in range(per_batch)]
+            for state, wanted in zip(placed.states, sums[number], strict=True):
+                assert zlib.crc32(torch.cat([r[state] for r in rows]).view(torch.uint8).numpy()) == wanted, (
+                    number,
+                    state,
+                )
+        for sample, row in list(ledger.items())[::37]:
+            stored = placed.read(sample)
+            assert row["crc"] == [zlib.crc32(stored[name].view(torch.uint8).numpy()) for name in placed.states], sample
+        print(f"packed={packed}: {len(ledger)} sequences are right")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
