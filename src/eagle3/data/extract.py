@@ -83,6 +83,8 @@ def run_extraction(
                 reporter.note(_standing(assembly, out))
                 raise
             except Eagle3Error as error:
+                if not assembly.done_sequences:
+                    raise
                 raise type(error)(f"{error}\n{_standing(assembly, out)}") from error
             _finish(assembly, work, reporter)
             return assembly.manifest
