@@ -101,8 +101,7 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
     last = job.out / "checkpoints" / LAST
     if not _finished(last):
         frozen = frozen.to(machine.device)
-        for dataset in (data.train_set, data.held_out_set):
-            fill_target_top(dataset, frozen.head, machine.device)
+        fill_target_top([data.train_set, data.held_out_set], frozen.head, machine.device, reporter)
         module = DrafterModule(drafter, frozen, job.config.loss, job.config.optim, budget.total_steps, job.plain)
         _fit(job, machine, data, budget, module, ReporterLogger(reporter), stop)
     if machine.rank == 0:
