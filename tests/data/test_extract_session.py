@@ -35,9 +35,8 @@ def test_a_handful_of_bad_sequences_is_put_up_with(tmp_path):
     one, growing = a_session(tmp_path)
     for i in range(HANDFUL):
         one._give_up(i, "nan")
-    with pytest.raises(
-        DataError, match=r"6 of 8 sequences can't be used \(nan; rejected\): more than 5 and more than 1%"
-    ):
+    expected = r"6 of 8 sequences can't be used \(nan; rejected\): more than 5 and more than 1%"
+    with pytest.raises(DataError, match=expected):
         one._give_up(HANDFUL, "rejected")
     assert len(growing.assembly.quarantined) == 6
 
@@ -111,14 +110,12 @@ def extract(tmp_path: Path, config: Config, lengths: list[int]) -> None:
 
 
 def test_a_wrong_flag_ends_before_a_server_starts(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"(?s)no_such_flag.*0 of 2 sequences are committed in .*same command continues"
-    ):
+    with pytest.raises(ConfigError, match=r"server\.flags\.extraction\.no_such_flag: SGLang .* has no such flag$"):
         extract(tmp_path, the_config(no_such_flag=1), [5, 6])
 
 
 def test_prompts_that_can_not_be_extracted_are_counted(tmp_path):
-    with pytest.raises(ConfigError, match="0 of 2 sequences"):
+    with pytest.raises(ConfigError, match="no_such_flag"):
         extract(tmp_path, the_config(no_such_flag=1), [5, 0, 10, 9, 12])
     notes = [row["note"] for row in Tail(tmp_path / "metrics.jsonl").rows() if "note" in row]
     assert notes == ["skipped: 1 empty, 2 too_long"]
