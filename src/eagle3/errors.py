@@ -31,7 +31,7 @@ class TrainingError(Eagle3Error):
     """The trainer could not go on."""
 
 
-class Interrupted(Eagle3Error):
+class Interrupted(Eagle3Error):  # noqa: N818 - not an error but what a user asked for
     """Ctrl-C or SIGTERM, after a clean stop."""
 
     exit_code = EXIT_INTERRUPTED

@@ -16,7 +16,7 @@ class Reporter(Protocol):
     """What a stage is given to report with."""
 
     def log(self, values: dict[str, Any], step: int | None = None) -> None:
-        """One row of history, e.g. {"train/loss": 1.2}. Names start with the stage: prepare/, extract/, train/, val/, eval/."""
+        """One row of history, e.g. {"train/loss": 1.2}; names start with prepare/, extract/, train/, val/ or eval/."""
         ...
 
     def progress(self, done: float, total: float, **fields: Any) -> None:

@@ -1,12 +1,11 @@
-"""A complete tiny chat model in a folder: random weights, a tokenizer trained on the spot, a ChatML template; and conversations."""
+"""A complete tiny chat model in a folder: random weights, a tokenizer trained on the spot; and conversations."""
 
 import json
 from pathlib import Path
 
+from tests.e2e.models import VOCAB, build, tiny_llama
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-
-from tests.e2e.models import VOCAB, build, tiny_llama
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

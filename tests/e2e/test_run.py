@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.e2e.chat_model import write_chat_model, write_conversations
 
 from eagle3.config import PROJECT
-from tests.e2e.chat_model import write_chat_model, write_conversations
 
 pytestmark = pytest.mark.e2e
 STAGES = ("prepare", "extract", "train", "evaluate")
