@@ -90,8 +90,9 @@ class Client:
         async with self._slots:
             reply = await self._call("POST", "/generate", body, _SAFE if rid is None else _NEVER_SENT)
         entries = reply["meta_info"]["input_token_logprobs"]
-        if len(entries) != len(input_ids) or [entry[1] for entry in entries] != list(input_ids):
-            raise ServerError(f"asked for the log-probabilities of {len(input_ids)} tokens, got {len(entries)} others")
+        # SGLang reports the vocabulary's last token as 0.
+        if len(entries) != len(input_ids) or any(e[1] not in (t, 0) for e, t in zip(entries, input_ids, strict=True)):
+            raise ServerError(f"asked for the log-probabilities of {len(input_ids)} tokens, got those of other tokens")
         return [float(entry[0]) for entry in entries[1:]]
 
     async def complete(

@@ -16,6 +16,9 @@ from eagle3.server.process import ChildTree, check_port, free_port
 
 READY_LINE = "The server is fired up and ready to roll!"
 POLL_S = 0.2
+GRACE_S = 3.0
+"""SGLang looks only every five seconds whether it was asked to end, and then kills its own children; nothing is lost by
+not waiting: what is in the ledger is in the files."""
 
 
 class Server:
@@ -58,7 +61,7 @@ class Server:
         if work is not None:
             for stale in (*work.glob("ready-*.json"), *work.glob("status-*.json"), *work.glob("reserve-*")):
                 stale.unlink(missing_ok=True)
-        tree = ChildTree(command.argv, env=command.environment(), log=log)
+        tree = ChildTree(command.argv, env=command.environment(), log=log, grace_s=GRACE_S)
         server = cls(command, tree, work)
         try:
             server._wait(timeout_s, on_wait)
