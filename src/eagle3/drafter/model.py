@@ -108,10 +108,13 @@ class Drafter(nn.Module):
     def start_from(self, target_head: Tensor, draft_ids: Tensor) -> None:
         """Begins the output head as the target's own rows, `target_head [V, Ht]` at `draft_ids [D]`.
 
+        They are scaled to a mean length of 1, so that the first logits, of states that the last norm has given unit
+        components, are about as large as 1: at full length an untrained drafter is confidently wrong, and slow to unlearn.
         Nothing happens for a drafter of another width than the target's.
         """
         if self.shape.hidden_size == self.shape.target_hidden_size:
-            self.lm_head.weight.copy_(target_head[draft_ids])
+            rows = target_head[draft_ids].to(self.lm_head.weight.dtype)
+            self.lm_head.weight.copy_(rows / rows.norm(dim=1).mean().clamp(min=1e-6))
 
     def angles(self, position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosine and sine for positions `[n]`: each `[n, 1, head_dim/2]`."""
