@@ -68,6 +68,12 @@ class Writers:
         with self._lock:
             self.error = self.error or error
 
+    def count(self, written: int = 0, repeated: int = 0) -> None:
+        """Adds to the figures of the status file: bytes, and sequences that were sent again."""
+        with self._lock:
+            self.bytes += written
+            self.repeated += repeated
+
     def commit(self, sequence: int, progress: Progress) -> None:
         """One line, written at once: the sequence's rows are all in the file by now."""
         length = self.placement.length[sequence]
@@ -118,9 +124,7 @@ class _Writer:
         placement = self.shared.placement
         sequence, start, row, count = segment
         if sequence in self.complete:  # sent twice, e.g. after a lost reply: what is committed is not touched
-            if start == 0:
-                with self.shared._lock:
-                    self.shared.repeated += 1
+            self.shared.count(repeated=int(start == 0))
             return
         progress = self.open_sequences.get(sequence)
         if progress is None or start == 0:  # from the start again after an aborted request
@@ -143,8 +147,7 @@ class _Writer:
             progress.crc[number] = zlib.crc32(data, progress.crc[number])
         progress.bad = progress.bad or _verdict(block.peaks[:, row : row + count])
         progress.rows += count
-        with self.shared._lock:
-            self.shared.bytes += count * size * len(placement.states)
+        self.shared.count(written=count * size * len(placement.states))
         if progress.rows == length:
             self.shared.commit(sequence, progress)
             self.complete.add(sequence)
