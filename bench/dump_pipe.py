@@ -50,7 +50,7 @@ def main() -> None:
                 if number >= 2:  # SGLang prepares one batch while another runs
                     passes[number - 2].synchronize()
                 for _ in range(WORK):
-                    a @ a
+                    _ = a @ a
                 seeded = torch.Generator(device).manual_seed(number)
                 aux = torch.randn(BATCH, 3 * H, device=device, dtype=torch.bfloat16, generator=seeded)
                 final = aux[:, :H] * 2
@@ -62,7 +62,10 @@ def main() -> None:
                         writers.submit(block, moved)
                     if not sums.get(number):
                         sums[number] = (
-                            [zlib.crc32(s.cpu().contiguous().view(torch.uint8).numpy()) for s in (*states, final)]
+                            [
+                                zlib.crc32(s.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+                                for s in (*states, final)
+                            ]
                             if number < 2
                             else [0]
                         )
@@ -91,13 +94,15 @@ def main() -> None:
         for number in (0, 1):  # the rows of a batch in a file are those of the batch
             rows = [placed.read(number * per_batch + k) for k in range(per_batch)]
             for state, wanted in zip(placed.states, sums[number], strict=True):
-                assert zlib.crc32(torch.cat([r[state] for r in rows]).view(torch.uint8).numpy()) == wanted, (
+                assert zlib.crc32(torch.cat([r[state] for r in rows]).view(torch.uint8).numpy().tobytes()) == wanted, (
                     number,
                     state,
                 )
         for sample, row in list(ledger.items())[::37]:
             stored = placed.read(sample)
-            assert row["crc"] == [zlib.crc32(stored[name].view(torch.uint8).numpy()) for name in placed.states], sample
+            assert row["crc"] == [
+                zlib.crc32(stored[name].view(torch.uint8).numpy().tobytes()) for name in placed.states
+            ], sample
         print(f"packed={packed}: {len(ledger)} sequences are right")
     shutil.rmtree(folder)
 

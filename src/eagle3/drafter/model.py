@@ -109,7 +109,7 @@ class Drafter(nn.Module):
         """Begins the output head as the target's own rows, `target_head [V, Ht]` at `draft_ids [D]`.
 
         They are scaled to a mean length of 1, so that the first logits, of states that the last norm has given unit
-        components, are about as large as 1: at full length an untrained drafter is confidently wrong and unlearns slowly.
+        components, are about as large as 1: at full length an untrained drafter is sure and wrong, and unlearns slowly.
         Nothing happens for a drafter of another width than the target's.
         """
         if self.shape.hidden_size == self.shape.target_hidden_size:
