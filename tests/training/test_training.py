@@ -183,9 +183,3 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     job = load_job(tmp_path, tmp_path / "out", trainer={"devices": 2})
     with pytest.raises(ConfigError, match="torchrun --nproc-per-node=2"):
         Machine.of(job.config.trainer)
-
-
-def test_compile_is_refused_rather_than_ignored(tmp_path: Path) -> None:
-    make_job(tmp_path)
-    with pytest.raises(ConfigError, match=r"trainer\.compile=false"):
-        run(load_job(tmp_path, tmp_path / "out", trainer={"compile": True}))

@@ -197,7 +197,6 @@ class TrainerConfig:
     checkpoint_every: int = 500
     """Optimiser steps between checkpoints; one is also written at each epoch's end and on Ctrl-C."""
     log_every: int = 10
-    compile: bool = False
 
 
 @dataclass

@@ -15,6 +15,7 @@ from eagle3.config import Config
 from eagle3.config.provenance import provenance
 from eagle3.config.validate import STAGES
 from eagle3.data.space import dataset_bytes, require_space
+from eagle3.errors import ConfigError
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.child import run_child
@@ -35,6 +36,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
     """
     require_login(cfg.tracking)
     find_inputs(cfg)
+    _require_devices(cfg)
     _require_space_early(cfg)
     made = provenance(sys.argv)
     _write_json(run_dir / "provenance.json", made)
@@ -53,6 +55,25 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
             run.report(made)
     finally:
         console.close()
+
+
+def _require_devices(cfg: Config) -> None:
+    """A GPU that is not there is said now, not after hours of extraction."""
+    last = STAGES.index(cfg.until)
+    extracts, trains = last >= STAGES.index("extract"), last >= STAGES.index("train")
+    if trains and cfg.trainer.devices != 1:
+        raise ConfigError(f"trainer.devices: {cfg.trainer.devices}; run.py trains on one device, set trainer.devices=1")
+    wanted = ["server.device=cuda"] * (extracts and cfg.server.device == "cuda")
+    wanted += ["trainer.accelerator=gpu"] * (trains and cfg.trainer.accelerator == "gpu")
+    if not wanted:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"{', '.join(wanted)}: torch finds no GPU here; choose server=cpu trainer=cpu, "
+            "or run `eagle3 doctor`, which says what is missing"
+        )
 
 
 def _require_space_early(cfg: Config) -> None:

@@ -17,7 +17,7 @@ from eagle3.data.targets import fill_target_top
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import choose_draft_ids, count_responses, coverage
-from eagle3.errors import ConfigError, TrainingError
+from eagle3.errors import TrainingError
 from eagle3.metrics import Reporter
 from eagle3.training.callbacks import Metrics
 from eagle3.training.checkpoints import (
@@ -83,8 +83,6 @@ def draft_vocabulary(job: Job, data: HiddenStatesData, size: int) -> tuple[torch
 def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> None:
     """Raises Eagle3Error; whatever was saved until then is kept, and the next call continues from it."""
     trainer_config = job.config.trainer
-    if trainer_config.compile:
-        raise ConfigError("trainer.compile=true: the training step can't be compiled yet; set trainer.compile=false.")
     machine.settle(job.config.seed)
     data = open_data(job, machine)
     budget = Budget.of(
