@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
-sys.path += [str(PATCHES / "hs_dump"), str(PATCHES / "cpu_kernels")]
+sys.path.append(str(PATCHES / "hs_dump"))

@@ -5,16 +5,15 @@ the multi-head path; that one reads the latent KV pool as if it held heads and c
 7 against transformers). The absorbed method reads the pool as it is.
 """
 
+import sys
 from typing import Any
-
-from . import runs_model
 
 BACKEND = "torch_native"
 
 
 def register() -> None:
-    """Entry point of the group `sglang.srt.plugins`."""
-    if not runs_model():
+    """Entry point of the group `sglang.srt.plugins`; called in each of the server's processes."""
+    if "sglang.srt.managers.scheduler" not in sys.modules:  # this process runs no model
         return
     from sglang.srt.models.deepseek_common import attention_backend_handler as handlers
 
