@@ -14,6 +14,7 @@ from eagle3.config.schema import Config, DatasetConfig, TargetConfig
 from eagle3.data.prepare import run_prepare
 from eagle3.data.split import held_out_sides
 from eagle3.errors import DataError
+from eagle3.server.flags import RESERVED_TOKENS
 from eagle3.target.info import TargetInfo
 
 
@@ -145,7 +146,7 @@ def test_long_sequences(target: TargetInfo, tmp_path: Path, on_long: str, kept: 
 
 def test_no_longer_than_the_context(target: TargetInfo, tmp_path: Path) -> None:
     summary, _ = prepare(target, [*pairs(2), {"prompt": "long", "response": "word " * 900}], tmp_path, max_length=5000)
-    assert summary["longest"] == target.context_length - 1
+    assert summary["longest"] == target.context_length - RESERVED_TOKENS
 
 
 def test_conversations_that_the_template_refuses(target: TargetInfo, tmp_path: Path) -> None:

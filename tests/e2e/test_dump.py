@@ -118,7 +118,7 @@ def test_states_are_those_of_transformers(served, sample):
     for name, position in zip(served.placed.states, positions, strict=True):
         errors = row_errors(stored[name], states[position])
         # bf16 noise turns a router's choice of an expert now and then, and a sharp softmax rarely: few rows are far.
-        enough = 0.6 if "Deepseek" in type(served.model).__name__ else 0.98
+        enough = 0.6 if "Deepseek" in type(served.model).__name__ else 0.9
         assert errors.median() < 0.03, name
         assert (errors < 0.05).float().mean() >= enough, name
         for other in (position - 1, position + 1):

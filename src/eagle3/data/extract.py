@@ -126,9 +126,9 @@ def _begin(
 
 
 def longest_prompt(cfg: Config, target: TargetInfo) -> int:
-    """Tokens: SGLang takes one less than its context length, the target's unless a flag says otherwise."""
+    """Tokens: SGLang takes a few less than its context length, the target's unless a flag says otherwise."""
     flags = {**cfg.server.flags.common, **cfg.server.flags.extraction}
-    return int(flags.get("context_length") or target.context_length) - 1
+    return int(flags.get("context_length") or target.context_length) - RESERVED_TOKENS
 
 
 def _identity_of(target: TargetInfo) -> dict[str, str]:

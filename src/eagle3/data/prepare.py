@@ -20,6 +20,7 @@ from eagle3.data.split import held_out_sides
 from eagle3.data.tokenize import ConversationTokenizer, Tokenized, tokenizer_sha256
 from eagle3.errors import DataError
 from eagle3.metrics import Reporter
+from eagle3.server.flags import RESERVED_TOKENS
 from eagle3.target.info import TargetInfo
 
 FORMAT_VERSION = 1
@@ -69,7 +70,7 @@ def run_prepare(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, 
         from eagle3.data.regenerate import regenerate
 
         conversations = regenerate(cfg, target, tokenizer, list(conversations), tally, out, reporter, logs)
-    limit = min(cfg.dataset.max_length, target.context_length - 1)  # the server wants room for one token more
+    limit = min(cfg.dataset.max_length, target.context_length - RESERVED_TOKENS)
     kept = _tokenise(conversations, tokenizer, tally, cfg.dataset, limit, reporter)
     _require_some(kept, tally, cfg.dataset, limit)
     held_out = held_out_sides(kept.prompt_keys, cfg.dataset.held_out, cfg.dataset.seed)

@@ -19,7 +19,7 @@ from eagle3.data.turns import UnmaskableError
 from eagle3.errors import DataError, ServerError
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
-from eagle3.server.flags import server_command
+from eagle3.server.flags import RESERVED_TOKENS, server_command
 from eagle3.server.launch import Server
 from eagle3.target.info import TargetInfo
 
@@ -117,7 +117,7 @@ class _Work:
         self.tokenizer, self.plans, self.journal, self.reporter = tokenizer, plans, journal, reporter
         self.max_new_tokens = cfg.prepare.max_new_tokens
         # A longer prompt would be cut by what follows, and the server needs room for at least one token.
-        self.longest = min(cfg.dataset.max_length, target.context_length - 1)
+        self.longest = min(cfg.dataset.max_length, target.context_length - RESERVED_TOKENS)
         self.context_length = target.context_length
         self.refused: dict[int, str] = {}
         self.finished = 0
@@ -142,7 +142,7 @@ class _Work:
                 if turn == 0:
                     self.refused[index] = f"its prompt has {len(prompt):,} tokens; the most is {self.longest - 1:,}"
                 return
-            room = min(self.max_new_tokens, self.context_length - len(prompt) - 1)
+            room = min(self.max_new_tokens, self.context_length - len(prompt) - RESERVED_TOKENS)
             completion = await client.complete(prompt, max(room, 1), self.tokenizer.end_ids)
             if completion.finish_reason not in ("stop", "length"):
                 raise ServerError(f"the server ended an answer with {completion.finish_reason!r}: {completion.meta}")
