@@ -29,7 +29,7 @@ from eagle3.data.writer import blank_manifest
 from eagle3.errors import DataError, Eagle3Error, ProofError
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
-from eagle3.server.flags import DUMP_FOLDER, server_command
+from eagle3.server.flags import DUMP_FOLDER, RESERVED_TOKENS, server_command
 from eagle3.server.launch import Server
 from eagle3.server.nccl import profile_env
 from eagle3.server.patches import plugin_sha256
