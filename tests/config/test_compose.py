@@ -67,6 +67,8 @@ def test_experiments_are_listed_with_their_first_comment() -> None:
         ("trainer.epochs=1.5", "trainer.epochs"),
         ("server.flags.commn.x=1", "did you mean server.flags.common?"),
         ("layers.boundaries=3", "layers.boundaries"),
+        ("+foo=1", "foo: no such key"),
+        ("+trainer.epoch=1", "did you mean trainer.epochs?"),
     ],
 )
 def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None:
@@ -95,6 +97,9 @@ def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None
         (["optim.betas=[0.9]"], "optim.betas"),
         (["trainer.epochs=0"], "trainer.epochs"),
         (["until=deploy"], "until"),
+        (["optim.lr=nan"], "optim.lr: nan"),
+        (["server.stall_timeout_s=inf"], "server.stall_timeout_s: inf"),
+        (["paths.artifacts="], "paths.artifacts: empty"),
         (["name=a/b"], "name"),
         (["+nccl.serving.env.CUDA_X=1"], "nccl.serving.env.CUDA_X"),
         (["~dataset"], "dataset: not set"),

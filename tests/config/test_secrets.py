@@ -39,3 +39,8 @@ def test_a_key_named_like_a_secret_is_refused() -> None:
 def test_redact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     assert redact("login 0123456789abcdef now") == "login <WANDB_API_KEY> now"
+
+
+def test_a_value_of_a_secrets_form_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tracking\.project: looks like a secret"):
+        check_secrets(OmegaConf.create({"tracking": {"project": "hf_" + "aB3" * 12}}))

@@ -170,6 +170,8 @@ def test_sigterm_is_like_ctrl_c(place: Path, tmp_path: Path) -> None:
             "GiB",
         ),
         (["server.flags.common.disable_radix_cach=true"], 2, "did you mean"),
+        (["server=cuda"], 2, "server.device=cuda: torch finds no GPU"),
+        (["paths.runs=/proc/version"], 1, "paths.runs"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_server_starts(

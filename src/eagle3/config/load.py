@@ -43,6 +43,8 @@ def load(container: dict[str, Any] | DictConfig) -> Config:
         ConfigError: a rule between fields does not hold, or a value is missing.
         omegaconf.errors.OmegaConfBaseException: an unknown key or a wrong type.
     """
+    if isinstance(container, DictConfig):
+        container = plain(container)  # untyped, so that a key added with `+` is refused like any unknown one
     merged = OmegaConf.merge(OmegaConf.structured(Config), container)
     assert isinstance(merged, DictConfig)
     check_missing(merged)

@@ -11,6 +11,8 @@ from eagle3.errors import ConfigError
 
 _NAME = re.compile(r"(^|[_\-.])(api_?key|key|token|secret|passw(or)?d|credentials?)($|[_\-.])", re.IGNORECASE)
 _ENV = re.compile(r"\$\{\s*oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
+_SHAPE = re.compile(r"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_\-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16})\b")
+"""Tokens that tell by their form what they are: of model hubs, of services, of clouds."""
 _SHORTEST = 8
 """Shorter values from the environment ('1', 'true') are no secrets and would match by chance."""
 
@@ -44,7 +46,7 @@ def check_secrets(cfg: DictConfig) -> None:
                 if looks_secret(name):
                     raise ConfigError(f"{key}: reads the secret {name} from the environment; {remedy}")
         leaf = key.rsplit(".", 1)[-1]
-        if isinstance(value, str) and value and looks_secret(leaf):
+        if isinstance(value, str) and value and (looks_secret(leaf) or _SHAPE.search(value)):
             raise ConfigError(f"{key}: looks like a secret; {remedy}")
     known = {value: name for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST}
     for key, value in _leaves(OmegaConf.to_container(cfg, resolve=True)):

@@ -1,6 +1,9 @@
 """The rules between fields. Every message names the key, its value, and what to write instead."""
 
+import dataclasses
+import math
 from collections.abc import Iterable
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -66,6 +69,14 @@ def _at_least(key: str, value: float, least: float) -> None:
 def _share(key: str, value: float, *, zero: bool) -> None:
     if not ((value >= 0 if zero else value > 0) and value < 1):
         raise ConfigError(f"{key}: {value} is not a share; give a number {'from 0' if zero else 'above 0'} and below 1")
+
+
+def _check_finite(key: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_finite(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}: {value} is not a number to work with; give a finite one")
 
 
 def _check_layers(cfg: Config) -> None:
@@ -155,6 +166,10 @@ def validate(cfg: Config) -> None:
     _one_of("until", cfg.until, STAGES)
     _one_of("evaluate.kind", cfg.evaluate.kind, ("simulated",))
     _one_of("tracking.mode", cfg.tracking.mode, ("offline", "online", "disabled"))
+    _check_finite("", dataclasses.asdict(cfg))
+    for key, path in (("artifacts", cfg.paths.artifacts), ("runs", cfg.paths.runs), ("cache", cfg.paths.cache)):
+        if path is not None and not path.strip():
+            raise ConfigError(f"paths.{key}: empty; give a folder, or leave the key out for the default")
     if not cfg.name or "/" in cfg.name or cfg.name.startswith("."):
         raise ConfigError(f"name: {cfg.name!r} names a folder under runs/; use letters, digits, - and _")
     _check_layers(cfg)

@@ -27,17 +27,25 @@ from eagle3.tracking.report import ReportInputs, StageRecord, final_table, write
 from eagle3.tracking.run import TrackedRun, open_run, require_login
 
 
-def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
-    """Everything up to `cfg.until`.
+def check_start(cfg: Config) -> None:
+    """What can be known to fail before anything is written; makes the paths of inputs absolute.
 
     Raises:
-        Eagle3Error: what was finished is kept, and the same command continues.
-        KeyboardInterrupt: likewise.
+        ConfigError: no W&B login, an input that is not there, a GPU that is not there, too small a disk.
     """
     require_login(cfg.tracking)
     find_inputs(cfg)
     _require_devices(cfg)
     _require_space_early(cfg)
+
+
+def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
+    """Everything up to `cfg.until`, of a configuration that `check_start` has passed.
+
+    Raises:
+        Eagle3Error: what was finished is kept, and the same command continues.
+        KeyboardInterrupt: likewise.
+    """
     made = provenance(sys.argv)
     _write_json(run_dir / "provenance.json", made)
     (run_dir / "logs").mkdir(exist_ok=True)

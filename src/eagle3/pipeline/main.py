@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from eagle3 import config
 from eagle3.config.explain import choices, explain
 from eagle3.config.secrets import check_secrets
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
 
 _signals = 0
 _failures: list[Eagle3Error] = []
@@ -55,6 +55,11 @@ def main(job: Callable[[], None]) -> int:
     except BrokenPipeError:  # `python run.py mode=plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
+    except OSError as error:  # Hydra makes the run folder before any code of ours runs
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = "runs are written to paths.runs, artifacts to paths.artifacts: give folders that can be written"
+        print(f"error: {where}{error.strerror or error}; {remedy}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def run_job(cfg: DictConfig) -> None:
@@ -75,8 +80,9 @@ def run_job(cfg: DictConfig) -> None:
             print_plan(typed)
         else:
             from eagle3.config.snapshot import write_snapshot
-            from eagle3.pipeline.experiment import run_experiment
+            from eagle3.pipeline.experiment import check_start, run_experiment
 
+            check_start(typed)
             write_snapshot(run_dir, cfg, chosen, list(hydra.overrides.task))
             run_experiment(typed, run_dir, chosen)
     except Eagle3Error as error:

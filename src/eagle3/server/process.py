@@ -123,9 +123,12 @@ class ChildTree:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on right now."""
+    """A port that nobody listens on right now. Raises ServerError when `host` is no address of this machine."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ServerError(f"server.host={host}: {error.strerror or error}; 127.0.0.1 is this machine") from error
         return int(probe.getsockname()[1])
 
 
