@@ -117,10 +117,11 @@ def test_states_are_those_of_transformers(served, sample):
     positions = [*served.boundaries, len(states) - 1]
     for name, position in zip(served.placed.states, positions, strict=True):
         errors = row_errors(stored[name], states[position])
-        # bf16 noise turns a router's choice of an expert now and then, and a sharp softmax rarely: few rows are far.
-        enough = 0.6 if "Deepseek" in type(served.model).__name__ else 0.9
-        assert errors.median() < 0.03, name
-        assert (errors < 0.05).float().mean() >= enough, name
+        # bf16 noise turns a router's choice of an expert now and then (a tenth to a third of a row), and a sharp softmax
+        # rarely: few rows are far. At another boundary every row is: its error is about 1.
+        routed = "Deepseek" in type(served.model).__name__
+        assert errors.median() < (0.15 if routed else 0.03), name
+        assert (errors < (0.5 if routed else 0.05)).float().mean() >= (0.8 if routed else 0.9), name
         for other in (position - 1, position + 1):
             if 0 <= other < len(states) - 1:
                 assert row_errors(stored[name], states[other]).median() > 0.1, f"{name} looks like boundary {other}"

@@ -25,6 +25,8 @@ def explain(error: BaseException) -> str:
             close = difflib.get_close_matches(leaf, names, n=1)
             hint = f"did you mean {key.removesuffix(leaf)}{close[0]}?" if close else f"known here: {', '.join(names)}"
             return f"{key}: no such key; {hint}"
+        if "is not in struct" in str(cause):  # a key of a free dictionary, such as server.flags.common
+            return f"{key}: not in the composed configuration; to add it, write +{key}=..."
         reason = (cause.msg or str(cause)).strip().splitlines()[0]
         return f"{key}: {reason}"
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -52,6 +52,15 @@ def main(job: Callable[[], None]) -> int:
     except (HydraException, OmegaConfBaseException) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return EXIT_BAD_CONFIG
+    except AttributeError as error:
+        # OmegaConf fails so when `+key={...}` meets a typed key that is null.
+        if not getattr(error, "full_key", None):
+            raise
+        key = error.full_key  # pyright: ignore[reportAttributeAccessIssue]
+        print(
+            f"error: {key}: is null, and can't be filled from the command line; set it in a YAML file", file=sys.stderr
+        )
+        return EXIT_BAD_CONFIG
     except BrokenPipeError:  # `python run.py mode=plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
