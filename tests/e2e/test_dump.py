@@ -117,8 +117,8 @@ def test_states_are_those_of_transformers(served, sample):
     positions = [*served.boundaries, len(states) - 1]
     for name, position in zip(served.placed.states, positions, strict=True):
         errors = row_errors(stored[name], states[position])
-        # bf16 noise turns a router's choice of an expert now and then (a tenth to a third of a row), and a sharp softmax
-        # rarely: few rows are far. At another boundary every row is: its error is about 1.
+        # bf16 noise turns a router's choice of an expert now and then (a tenth to a third of a row), and a sharp
+        # softmax rarely: few rows are far. At another boundary every row is: its error is about 1.
         routed = "Deepseek" in type(served.model).__name__
         assert errors.median() < (0.15 if routed else 0.03), name
         assert (errors < (0.5 if routed else 0.05)).float().mean() >= (0.8 if routed else 0.9), name
