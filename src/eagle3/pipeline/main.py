@@ -1,6 +1,7 @@
 """What surrounds an experiment: signals, exit codes, and errors in words that a user can act on."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -53,13 +54,12 @@ def main(job: Callable[[], None]) -> int:
         print(f"error: {explain(error)}", file=sys.stderr)
         return EXIT_BAD_CONFIG
     except AttributeError as error:
-        # OmegaConf fails so when `+key={...}` meets a typed key that is null.
-        if not getattr(error, "full_key", None):
+        # OmegaConf fails so, naming the key in its text, when `+key={...}` meets a typed key that is null.
+        found = re.search(r"full_key: (\S+)", str(error))
+        if found is None:
             raise
-        key = error.full_key  # pyright: ignore[reportAttributeAccessIssue]
-        print(
-            f"error: {key}: is null, and can't be filled from the command line; set it in a YAML file", file=sys.stderr
-        )
+        remedy = "is null, and can't be filled from the command line; set it in a YAML file"
+        print(f"error: {found[1]}: {remedy}", file=sys.stderr)
         return EXIT_BAD_CONFIG
     except BrokenPipeError:  # `python run.py mode=plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
