@@ -47,9 +47,9 @@ def require_space(needed: int, folder: Path) -> None:
     missing = needed - there - free
     if missing <= 0:
         return
-    left = f" ({_gib(there)} of them are there already)" if there >= GIB // 10 else ""
+    left = f" ({gib(there)} of them are there already)" if there >= GIB // 10 else ""
     raise ConfigError(
-        f"{folder} needs {_gib(needed)}{left}, and {_gib(free)} are free on that disk: {_gib(missing)} too few. "
+        f"{folder} needs {gib(needed)}{left}, and {gib(free)} are free on that disk: {gib(missing)} too few. "
         "Set paths.artifacts to a larger disk, free some space, capture fewer layers (layers.capture), or take fewer "
         "conversations (dataset.limit)."
     )
@@ -59,12 +59,13 @@ def disk_error(error: OSError, path: Path) -> DataError:
     """What to tell a user whose disk refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"The disk is full: {path} could not be written ({_gib(free_bytes(path))} free). Free some space."
+            f"The disk is full: {path} could not be written ({gib(free_bytes(path))} free). Free some space."
         )
     return DataError(
         f"{path} could not be written: {error.strerror}. Make its folder writable, or choose paths.artifacts."
     )
 
 
-def _gib(n: int) -> str:
+def gib(n: int) -> str:
+    """Bytes in GiB, whole from ten on."""
     return f"{n / GIB:,.0f} GiB" if n >= 10 * GIB else f"{n / GIB:,.2f} GiB"

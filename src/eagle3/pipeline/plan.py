@@ -10,7 +10,7 @@ from pathlib import Path
 from eagle3.config import Config
 from eagle3.config.schema import NcclProfile
 from eagle3.config.validate import STAGES, boundaries_of
-from eagle3.data.space import dataset_bytes, free_bytes, used_bytes
+from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
@@ -19,7 +19,6 @@ from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
 from eagle3.target.resolve import cache_folder
 
-GIB = 1 << 30
 LATER = "<decided once {} is at hand>"
 
 
@@ -32,11 +31,6 @@ class _Line:
     reads: str
     writes: str
     details: list[str]
-
-
-def gib(size: int) -> str:
-    """Bytes in GiB, whole above ten."""
-    return f"{size / GIB:,.0f} GiB" if size >= 10 * GIB else f"{size / GIB:,.2f} GiB"
 
 
 def _state(artifact: Artifact) -> str:
