@@ -20,7 +20,7 @@ install:
 	@bash $(ROOT)/scripts/install.sh
 
 test: install
-	cd $(ROOT) && $(BIN)/python -m pytest
+	cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: install
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
