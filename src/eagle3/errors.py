@@ -23,6 +23,14 @@ class ServerError(Eagle3Error):
     """The SGLang server did not start, died, or did not behave."""
 
 
+class ServerLostError(ServerError):
+    """A server that ran has died, or makes no progress: another one may do better."""
+
+
+class RejectedError(ServerError):
+    """The server is well, and does not take this request (HTTP 400)."""
+
+
 class ProofError(Eagle3Error):
     """Dumped hidden states do not agree with what the server itself computes."""
 

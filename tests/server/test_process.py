@@ -105,6 +105,31 @@ def test_leaving_the_block_stops_it(tmp_path):
     assert gone(members)
 
 
+def test_a_signal_right_after_the_start_leaves_nothing_behind(tmp_path):
+    """Ctrl-C while Popen is at work: nobody has the tree in a `with` yet."""
+    program = f"""
+import os, signal, subprocess
+from pathlib import Path
+from tests.server.test_process import SLEEP, family, start
+real = subprocess.Popen
+def interrupted(*args, **kwargs):
+    process = real(*args, **kwargs)
+    family(Path({str(tmp_path)!r}) / "child.log")
+    os.kill(os.getpid(), signal.SIGINT)
+    return process
+subprocess.Popen = interrupted
+try:
+    start(Path({str(tmp_path)!r}), SLEEP)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "interrupted\n"
+    pids = (tmp_path / "child.log").read_text().splitlines()[0].split()
+    assert not any(psutil.pid_exists(int(pid)) for pid in pids), "it was stopped before its owner ended"
+
+
 def test_only_this_child_s_lines_count(tmp_path):
     (tmp_path / "child.log").write_text("an earlier run\n")
     tree = start(tmp_path, "sys.exit(0)")

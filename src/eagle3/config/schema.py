@@ -75,6 +75,8 @@ class ServerConfig:
     startup_timeout_s: float = 600.0
     stall_timeout_s: float = 300.0
     """No progress for this long: the server is taken for wedged."""
+    max_restarts: int = 2
+    """How often one extraction may replace a server that is wedged, or that died after it had made progress."""
     concurrency: int = 64
     """Requests in flight."""
 

@@ -99,6 +99,7 @@ def _check_server(cfg: Config) -> None:
     _one_of("server.device", cfg.server.device, ("cpu", "cuda"))
     _at_least("server.tp", cfg.server.tp, 1)
     _at_least("server.concurrency", cfg.server.concurrency, 1)
+    _at_least("server.max_restarts", cfg.server.max_restarts, 0)
     if cfg.server.device == "cpu" and cfg.server.tp != 1:
         raise ConfigError(
             f"server.tp: {cfg.server.tp} with server.device=cpu; a CPU server is one process, set server.tp=1"

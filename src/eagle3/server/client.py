@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import httpx
 import stamina
 
-from eagle3.errors import ServerError
+from eagle3.errors import RejectedError, ServerError
 
 T = TypeVar("T")
 ATTEMPTS = 3
@@ -34,7 +34,10 @@ class Completion:
 
 
 class Client:
-    """Asynchronous client. `async with Client(url, concurrency) as client: ...`"""
+    """Asynchronous client. `async with Client(url, concurrency) as client: ...`
+
+    Whatever fails is a ServerError; a RejectedError where the server is well and refuses the request itself.
+    """
 
     def __init__(self, url: str, concurrency: int = 64, timeout_s: float = 600.0) -> None:
         """
@@ -152,5 +155,6 @@ class Client:
         except httpx.TransportError as error:
             raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}".rstrip()) from error
         if reply.status_code != httpx.codes.OK:
-            raise ServerError(f"{self.url}{path}: HTTP {reply.status_code}: {reply.text[:500]}")
+            kind = RejectedError if reply.status_code == httpx.codes.BAD_REQUEST else ServerError
+            raise kind(f"{self.url}{path}: HTTP {reply.status_code}: {reply.text[:500]}")
         return reply.text if text else reply.json()

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from eagle3.errors import ServerError
+from eagle3.errors import ServerError, ServerLostError
 from eagle3.server.flags import ServerCommand
 from eagle3.server.process import ChildTree, check_port, free_port
 
@@ -110,11 +110,11 @@ class Server:
             self.ready.append(content)
 
     def check(self) -> None:
-        """Raises ServerError when the server has died."""
+        """Raises ServerLostError when the server has died."""
         code = self.tree.poll()
         if code is not None:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            raise ServerError(self._story(f"the server {how}"))
+            raise ServerLostError(self._story(f"the server {how}"))
 
     def dump_status(self) -> dict[str, Any]:
         """The plugin's figures, summed over its streams; `error` is the first one or None."""
@@ -153,7 +153,8 @@ _SIGNS = (
     ("Not enough memory", "not enough memory for its cache; raise server.flags.common.mem_fraction_static"),
     ("No space left on device", "a disk is full"),
     ("unrecognized arguments", "it does not take one of its flags"),
-    ("trust_remote_code", "the model brings its own code; target.trust_remote_code=true allows it"),
+    # With its quotes: the server's own dump of its arguments names the flag too.
+    ("`trust_remote_code=True`", "the model brings its own code; target.trust_remote_code=true allows it"),
 )
 
 

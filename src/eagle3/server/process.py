@@ -1,12 +1,13 @@
 """Child processes: a tree that is started, watched and ended as one. For the server and for the trainer."""
 
+import atexit
 import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,8 @@ from eagle3.server import warden
 
 class ChildTree:
     """A command in a session of its own whose whole tree ends when asked to, when it fails, or when we are gone.
+
+    Whoever is interrupted before it can say `with` loses nothing: what was started is stopped when this program ends.
 
     `returncode` and `pid` are those of the warden (warden.py), which exits exactly as the command does.
     """
@@ -44,7 +47,7 @@ class ChildTree:
         self._log_start = log.stat().st_size if log.exists() else 0
         wardened = [sys.executable, "-P", str(Path(warden.__file__)), str(os.getpid()), str(grace_s), *argv]
         try:
-            with log.open("ab") as out:
+            with log.open("ab") as out, _signals_held():
                 self._process = subprocess.Popen(
                     wardened,
                     env=dict(env),
@@ -54,6 +57,7 @@ class ChildTree:
                     stderr=out,
                     start_new_session=True,
                 )
+                atexit.register(self.stop)
         except OSError as error:
             raise ServerError(f"cannot start {argv[0]}: {error}") from error
 
@@ -74,6 +78,8 @@ class ChildTree:
 
     def members(self) -> list[psutil.Process]:
         """The live processes of the tree, the warden first."""
+        if self._process.poll() is not None:  # its number may be another's by now
+            return []
         try:
             first = psutil.Process(self.pid)
             return [first, *first.children(recursive=True)]
@@ -91,6 +97,7 @@ class ChildTree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(members, timeout=5.0)
+        atexit.unregister(self.stop)
         return self._process.wait()
 
     def kill(self) -> None:
@@ -120,6 +127,19 @@ class ChildTree:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM arrive after the block: not between a process's start and our knowing it.
+
+    The started process inherits this; the warden takes it back.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def free_port(host: str) -> int:
