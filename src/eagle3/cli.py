@@ -48,7 +48,54 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("path", type=Path, metavar="PATH")
     verify.add_argument("--all", action="store_true", help="go on after the first fault and name them all")
     verify.add_argument("--target", type=Path, metavar="FOLDER", help="the model that a drafter is for")
+    _add_exchange(commands)
     return parser
+
+
+def _add_exchange(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    export = commands.add_parser(
+        "export-data",
+        help="write a dataset of hidden states in another project's format",
+        description="Writes a complete dataset as speculators (0.5 on), speculators up to 0.4, or SpecForge read it: "
+        "one file a sequence. The same command continues what was stopped. See docs/formats.md.",
+    )
+    export.add_argument("dataset", type=Path, metavar="DATASET")
+    export.add_argument("out", type=Path, metavar="OUT", help="a new folder")
+    export.add_argument("--boundaries", type=_boundaries, metavar="2,15,27", help="which to write; all if left away")
+
+    import_ = commands.add_parser(
+        "import-data",
+        help="make a dataset of another project's hidden states",
+        description="Makes a dataset that training reads, with its prompts, of hidden states that speculators or "
+        "SpecForge stored. The same command continues what was stopped. See docs/formats.md.",
+    )
+    import_.add_argument("folder", type=Path, metavar="FOLDER")
+    import_.add_argument("out", type=Path, metavar="OUT", help="a new folder")
+    import_.add_argument(
+        "--boundaries",
+        type=_boundaries,
+        metavar="2,15,27",
+        required=True,
+        help="of the stored states in their order, the last one left out; boundary b is the output of layer b-1",
+    )
+    for command in (export, import_):
+        command.add_argument("--format", required=True, choices=("speculators", "speculators-v1", "specforge"))
+        command.add_argument(
+            "--target",
+            type=Path,
+            metavar="FOLDER",
+            required=command is import_,
+            help="the model that the states were made with",
+        )
+        command.add_argument(
+            "--final",
+            choices=("pre", "post"),
+            help="the last state is from before or after the target's final norm, if not as the format has it",
+        )
+
+
+def _boundaries(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from eagle3.commands.inspect import run_inspect
 
             return run_inspect(args.path)
+        if args.command in ("export-data", "import-data"):
+            from eagle3.commands.exchange import run_export, run_import
+
+            return run_export(args) if args.command == "export-data" else run_import(args)
         from eagle3.commands.verify import run_verify
 
         return run_verify(args.path, every=args.all, target=args.target)

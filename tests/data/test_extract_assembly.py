@@ -259,7 +259,7 @@ def test_a_second_extraction_is_refused_and_a_dead_owner_is_not_waited_for(tmp_p
     work = tmp_path / "work"
     with (
         lock.hold(work),
-        pytest.raises(DataError, match=rf"is being extracted by process {os.getpid()} on .* already"),
+        pytest.raises(DataError, match=rf"is being made by process {os.getpid()} on .* already"),
         lock.hold(work),
     ):
         pass

@@ -1,4 +1,4 @@
-"""One extraction a folder."""
+"""One process that makes a folder."""
 
 import fcntl
 import os
@@ -29,7 +29,7 @@ def hold(work: Path) -> Iterator[None]:
             owner = file.read().strip() or "another process"
             file.close()
             raise DataError(
-                f"{work.parent} is being extracted by {owner} already. Wait for it, or stop it; what it made stays."
+                f"{work.parent} is being made by {owner} already. Wait for it, or stop it; what it made stays."
             ) from None
         try:
             # Whoever finishes removes the folder: the lock counts only if its file is still the one in place.

@@ -74,7 +74,7 @@ def run_prepare(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, 
     kept = _tokenise(conversations, tokenizer, tally, cfg.dataset, limit, reporter)
     _require_some(kept, tally, cfg.dataset, limit)
     held_out = held_out_sides(kept.prompt_keys, cfg.dataset.held_out, cfg.dataset.seed)
-    _save(out / "prompts.safetensors", kept, held_out)
+    save_prompts(out / "prompts.safetensors", kept.input_ids, kept.loss_mask, kept.sample_ids, held_out)
     summary = _summary(cfg, target, tokenizer, tally, kept, held_out)
     _write_json(out / "prepare.json", summary)
     _report(summary, kept.tokens_per_s, reporter)
@@ -156,13 +156,16 @@ def _require_some(kept: _Kept, tally: Tally, cfg: DatasetConfig, limit: int) -> 
         raise DataError(f"{cfg.path}: one conversation can't be split into training and held-out; give at least two.")
 
 
-def _save(path: Path, kept: _Kept, held_out: IntArray) -> None:
-    lengths = [len(ids) for ids in kept.input_ids]
+def save_prompts(
+    path: Path, input_ids: list[IntArray], loss_mask: list[IntArray], sample_ids: list[int], held_out: IntArray
+) -> None:
+    """prompts.safetensors, whole or not at all. Raises DataError when the disk refuses."""
+    lengths = [len(ids) for ids in input_ids]
     tensors = {
-        "input_ids": np.concatenate(kept.input_ids).astype(np.int32, copy=False),
-        "loss_mask": np.concatenate(kept.loss_mask).astype(np.uint8, copy=False),
+        "input_ids": np.concatenate(input_ids).astype(np.int32, copy=False),
+        "loss_mask": np.concatenate(loss_mask).astype(np.uint8, copy=False),
         "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        "sample_ids": np.array(kept.sample_ids, np.int64),
+        "sample_ids": np.array(sample_ids, np.int64),
         "held_out": held_out,
     }
     partial = path.with_name(path.name + ".partial")

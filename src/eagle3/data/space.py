@@ -10,6 +10,11 @@ from eagle3.errors import ConfigError, DataError
 GIB = 1 << 30
 BYTES_PER_SEQUENCE = 64
 """Offset, sample id, checksums, and its share of headers and ledgers: an allowance."""
+LESS = (
+    "Set paths.artifacts to a larger disk, free some space, capture fewer layers (layers.capture), or take fewer "
+    "conversations (dataset.limit)."
+)
+"""What to do about an extraction that does not fit."""
 
 
 def dataset_bytes(tokens: int, hidden_size: int, states: int, dtype: str = "bfloat16", sequences: int = 0) -> int:
@@ -41,7 +46,7 @@ def used_bytes(folder: Path) -> int:
     return sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
 
 
-def require_space(needed: int, folder: Path) -> None:
+def require_space(needed: int, folder: Path, remedy: str = LESS) -> None:
     """Raises ConfigError when `needed` bytes, less what an interrupted extraction left in the folder, don't fit."""
     there, free = used_bytes(folder), free_bytes(folder)
     missing = needed - there - free
@@ -49,9 +54,7 @@ def require_space(needed: int, folder: Path) -> None:
         return
     left = f" ({gib(there)} of them are there already)" if there >= GIB // 10 else ""
     raise ConfigError(
-        f"{folder} needs {gib(needed)}{left}, and {gib(free)} are free on that disk: {gib(missing)} too few. "
-        "Set paths.artifacts to a larger disk, free some space, capture fewer layers (layers.capture), or take fewer "
-        "conversations (dataset.limit)."
+        f"{folder} needs {gib(needed)}{left}, and {gib(free)} are free on that disk: {gib(missing)} too few. " + remedy
     )
 
 

@@ -105,22 +105,27 @@ def find_head(shapes: dict[str, list[int]], prefix: str) -> str | None:
     return None
 
 
-def _load(info: "TargetInfo", name: str) -> "torch.Tensor":
+def _load(info: "TargetInfo", name: str, rows: int) -> "torch.Tensor":
     from safetensors import safe_open
 
     for file in weight_files(info.path):
         if name in file.tensors:
             with safe_open(file.path, framework="pt") as tensors:
                 # A few models pad the rows; the server's logits, and so the contract, have vocab_size of them.
-                return tensors.get_slice(name)[: info.vocab_size]
-    raise Eagle3Error(f"{info.path}: no tensor {name}. The folder has changed since it was read: start again.")
+                return tensors.get_slice(name)[:rows]
+    raise Eagle3Error(f"{info.path}: no tensor {name}. Is the folder complete, and unchanged since it was read?")
 
 
 def load_embedding(info: "TargetInfo") -> "torch.Tensor":
     """The target's token embedding `[V, H]`, in the dtype it is stored in."""
-    return _load(info, info.embedding_key)
+    return _load(info, info.embedding_key, info.vocab_size)
 
 
 def load_lm_head(info: "TargetInfo") -> "torch.Tensor":
     """The target's output head `[V, H]`, in the dtype it is stored in; the embedding where they are tied."""
-    return _load(info, info.lm_head_key)
+    return _load(info, info.lm_head_key, info.vocab_size)
+
+
+def load_final_norm(info: "TargetInfo") -> "torch.Tensor":
+    """The weight of the norm before the output head, `[H]`, in the dtype it is stored in."""
+    return _load(info, info.embedding_key.removesuffix("embed_tokens.weight") + "norm.weight", info.hidden_size)

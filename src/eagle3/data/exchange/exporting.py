@@ -1,0 +1,160 @@
+"""A dataset of ours, written in another project's format: one sequence at a time, continued where it was stopped."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from eagle3.data.exchange.formats import Format, Stored, Tokens, as_tokens
+from eagle3.data.exchange.marker import claim
+from eagle3.data.exchange.norm import FinalNorm, FinalState
+from eagle3.data.exchange.pace import Pace
+from eagle3.data.layout import FINAL
+from eagle3.data.lock import hold
+from eagle3.data.shards import HiddenStates
+from eagle3.data.space import disk_error, require_space
+from eagle3.errors import ConfigError, DataError
+from eagle3.metrics import Reporter
+from eagle3.target.info import TargetInfo
+
+MARKER = "eagle3-export.json"
+BYTES_PER_TOKEN, BYTES_PER_FILE = 16, 4096
+"""Ids and masks of 8 bytes each; what a file takes beside its tensors."""
+PARTIAL = ".partial"
+
+
+def export_data(
+    dataset: Path,
+    out: Path,
+    form: Format,
+    reporter: Reporter,
+    boundaries: list[int] | None = None,
+    target: TargetInfo | None = None,
+    final: FinalState | None = None,
+) -> int:
+    """Writes every sequence of a complete dataset, numbered in its order; gives how many. States are bfloat16.
+
+    Args:
+        out: a new folder, or one that the same export was stopped in.
+        boundaries: None takes all but the last state before the norm, which is stored as the last one if it is there.
+        target: needed where the format keeps the state before the final norm, and the dataset does not have it.
+        final: None is what the format keeps.
+
+    Raises:
+        ConfigError: the dataset lacks what was asked for, `target` is missing or another model, or `out` has no room.
+        DataError: the dataset is damaged or not complete; the disk is full.
+    """
+    states = HiddenStates(dataset)
+    manifest = states.manifest
+    captured = [b for b in manifest.boundaries if b != manifest.num_layers]
+    chosen = captured if boundaries is None else boundaries
+    lost = sorted(set(chosen) - set(captured))
+    if lost or not chosen:
+        raise ConfigError(f"--boundaries: {dataset} has {captured}, not {lost or 'none'}; choose among them")
+    last, norm = _last_state(states, form, final or form.final, target)
+    names = [*(f"boundary.{b}" for b in chosen), last]
+    what = {
+        "format": form.name,
+        "boundaries": chosen,
+        "final": final or form.final,
+        "dataset": manifest.placement.get("sha256"),
+        "prompts": manifest.prompts_fingerprint,
+        "target": manifest.target.get("fingerprint"),
+    }
+    row = manifest.hidden_size * 2 * len(names)
+    tokens = int(states.lengths.sum())
+    try:
+        require_space(
+            tokens * (row + BYTES_PER_TOKEN) + len(states) * BYTES_PER_FILE,
+            out,
+            "Choose a folder on a larger disk, or free some space.",
+        )
+        claim(out, MARKER, what)
+        work = out / "work"
+        with hold(work):
+            pace = Pace(reporter, 0, len(states), row)
+            for i in range(len(states)):
+                path = out / form.file(i)
+                if _is_whole(path, form, states, i, len(names)):
+                    pace.add(0)
+                    continue
+                _save(path, form, _stored(states, i, names, norm))
+                pace.add(int(states.lengths[i]))
+            if form.finish:
+                form.finish(out, _all_tokens(states), len(states))
+            shutil.rmtree(work)
+    except OSError as error:
+        raise disk_error(error, Path(error.filename) if error.filename else out) from error
+    return len(states)
+
+
+def _last_state(
+    states: HiddenStates, form: Format, final: FinalState, target: TargetInfo | None
+) -> tuple[str, FinalNorm | None]:
+    """The state that becomes the last one, and the norm that is to be undone on it."""
+    manifest = states.manifest
+    if final not in form.exports:
+        raise ConfigError(
+            f"--final {final}: {form.name}'s trainer takes the last state for one "
+            f"{'before' if form.final == 'pre' else 'after'} the target's final norm; leave --final away"
+        )
+    if final == "post":
+        return FINAL, None
+    before = f"boundary.{manifest.num_layers}"
+    if before in manifest.states:
+        return before, None
+    if target is None:
+        raise ConfigError(
+            f"--format {form.name} keeps the state before the target's final norm, and {states.folder} has the one "
+            "after it. Add --target FOLDER, the model's: with its norm's weight a state is written that the trainer's "
+            "norm makes the right one of"
+        )
+    if target.fingerprint != manifest.target.get("fingerprint"):
+        raise ConfigError(
+            f"--target {target.path}: not the model that {states.folder} was made with ({manifest.target.get('name')})"
+        )
+    norm = FinalNorm.of(target)
+    norm.require("post", states.read(0, [FINAL])[FINAL], states.folder)
+    return FINAL, norm
+
+
+def _stored(states: HiddenStates, i: int, names: list[str], norm: FinalNorm | None) -> Stored:
+    found = states.read(i, ["input_ids", "loss_mask", *names])
+    columns = [found[name].bfloat16() for name in names]
+    if norm is not None:
+        columns[-1] = norm.undo(columns[-1])
+    return Stored(found["input_ids"].long(), found["loss_mask"].long(), columns)
+
+
+def _is_whole(path: Path, form: Format, states: HiddenStates, i: int, columns: int) -> bool:
+    """Whether an earlier run wrote the file, and all of it."""
+    if not path.exists():
+        return False
+    try:
+        there = form.load(path)
+    except DataError:
+        return False
+    shape = (int(states.lengths[i]), states.manifest.hidden_size)
+    return (
+        torch.equal(there.input_ids, states.read(i, ["input_ids"])["input_ids"].long())
+        and [tuple(column.shape) for column in there.columns] == [shape] * columns
+    )
+
+
+def _save(path: Path, form: Format, stored: Stored) -> None:
+    """Written beside and renamed: under its name a file is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        form.save(partial, stored)
+    except (SafetensorError, RuntimeError) as error:  # how the libraries tell of a failed write
+        raise DataError(f"{path} could not be written: {error}. Is there room on its disk?") from error
+    partial.replace(path)
+
+
+def _all_tokens(states: HiddenStates) -> Iterator[Tokens]:
+    for i in range(len(states)):
+        found = states.read(i, ["input_ids", "loss_mask"])
+        yield as_tokens(found["input_ids"], found["loss_mask"])

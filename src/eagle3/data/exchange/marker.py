@@ -1,0 +1,36 @@
+"""What a folder is being made into, so that only the same command continues in it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eagle3.errors import ConfigError, DataError
+
+
+def claim(folder: Path, name: str, what: dict[str, Any]) -> None:
+    """Makes the folder for `what`, or finds that it was made for just that.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    marker = folder / name
+    try:
+        there = json.loads(marker.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        there = None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{marker} can't be read ({error}). Give another folder, or remove this one.") from None
+    if there is None:
+        if folder.exists() and (not folder.is_dir() or any(p.name != marker.name + ".new" for p in folder.iterdir())):
+            raise ConfigError(f"{folder} is there already and is not a {name.removesuffix('.json')}; give a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f"{name}.new"
+        beside.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
+        beside.replace(marker)
+        return
+    for key in what.keys() | there.keys():
+        if there.get(key) != what.get(key):
+            raise ConfigError(
+                f"{folder} was begun with {key} {there.get(key)!r}, and this command has {what.get(key)!r}; "
+                "give another folder, or remove this one"
+            )
