@@ -4,6 +4,7 @@ import functools
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Dump:
         self.writers = Writers(work, placement, self.staging, threads)
         self.pending: Batch | None = None
         self._told = False
+        self._spent_s = 0.0
         self.status = Status(work, self.figures)
 
     def figures(self) -> dict[str, Any]:
@@ -50,11 +52,13 @@ class Dump:
             "buffers": self.staging.blocks,
             "stalls": self.staging.stalls,
             "stalled_s": self.staging.stalled_seconds,
+            "spent_s": self._spent_s,
             "error": self.writers.error,
         }
 
     def guard(self, action: Callable[[], None]) -> None:
         """A dump that fails must be loud, but the forward pass goes on: SGLang would die of the exception."""
+        began = time.perf_counter()
         if self.writers.error is None:
             try:
                 action()
@@ -66,6 +70,7 @@ class Dump:
             self._told = True
             log.error("hidden-state dump stopped: %s", self.writers.error)
             self.status.write()
+        self._spent_s += time.perf_counter() - began
 
     def enter(self, forward_batch: Any) -> None:
         self.pending = read_batch(forward_batch, self.placement)
