@@ -1,7 +1,6 @@
 """Splitting by sample id, and batches that are exactly what the shards hold."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,13 +92,14 @@ def test_batch_is_what_was_written(states: HiddenStates) -> None:
 
 def test_only_the_boundaries_asked_for_are_read(states: HiddenStates, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    read = HiddenStates.read
+    copy = HiddenStates.copy
 
-    def noted(self: HiddenStates, i: int, names: list[str]) -> Any:
-        asked.extend(names)
-        return read(self, i, names)
+    def noted(self: HiddenStates, i: int, into: dict[str, torch.Tensor]) -> None:
+        asked.extend(into)
+        copy(self, i, into)
 
-    monkeypatch.setattr(HiddenStates, "read", noted)
+    monkeypatch.setattr(HiddenStates, "copy", noted)
+    monkeypatch.delattr(HiddenStates, "read")
     assert SequenceDataset(states, np.arange(5), [3]).batch([0, 1]).states.shape == (14, 8)
     assert set(asked) == {"input_ids", "loss_mask", "boundary.3", "final"}
 

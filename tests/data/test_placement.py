@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,11 +44,13 @@ def two_shards() -> Placement:
 
 
 def test_the_plugin_gets_every_place(tmp_path):
-    placement, extra = two_shards(), place(prompts_of([4], first_id=7), SHAPE, 1.0, 100)
+    placement, extra = two_shards(), place(prompts_of([4], first_id=7), replace(SHAPE, dtype="fp8_e4m3"), 1.0, 100)
     write_placement(tmp_path, [placement, extra], "abc")
     head = json.loads((tmp_path / "placement.json").read_text())
     table = load_file(tmp_path / "placement.safetensors")
-    assert (head["nonce"], head["hidden_size"], head["dtype"]) == ("abc", 8, "bfloat16")
+    assert (head["nonce"], head["hidden_size"]) == ("abc", 8)
+    assert [shard["dtype"] for shard in head["shards"]] == ["bfloat16", "bfloat16", "fp8_e4m3"]
+    assert [list(shard["scale_offsets"]) for shard in head["shards"]] == [[], [], list(SHAPE.states)]
     assert head["states"] == ["boundary.1", "boundary.3", "final"]
     assert [shard["tokens"] for shard in head["shards"]] == [11, 7, 4]
     assert head["shards"][1]["state_offsets"] == placement.shards[1].layout.state_offsets

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from tests.data.small_datasets import SHAPE, prompts_of, states_of, write
 
-from eagle3.data.layout import DATA_ALIGNMENT, DTYPES, ShardLayout, StateShape, state_names
+from eagle3.data.layout import DATA_ALIGNMENT, DTYPES, INDEX, ShardLayout, StateShape, state_names
 from eagle3.data.manifest import Manifest
 from eagle3.data.placement import place
-from eagle3.data.shards import HiddenStates
+from eagle3.data.shards import TORCH, HiddenStates
 from eagle3.data.skeleton import create_skeleton, finalise, skeleton_matches
 from eagle3.errors import DataError
 
@@ -27,12 +27,13 @@ TINY = 12 * SHAPE.token_bytes / (1 << 30)
 
 @given(
     boundaries=st.lists(st.integers(1, 80), min_size=1, max_size=5, unique=True),
-    hidden=st.integers(1, 40).map(lambda n: 4 * n),
+    words=st.integers(1, 40),
     dtype=st.sampled_from(sorted(DTYPES)),
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
 )
 @settings(max_examples=40, deadline=None)
-def test_a_skeleton_is_valid_safetensors(tmp_path_factory, boundaries, hidden, dtype, lengths):
+def test_a_skeleton_is_valid_safetensors(tmp_path_factory, boundaries, words, dtype, lengths):
+    hidden = 8 * words // DTYPES[dtype][1]
     shape = StateShape(tuple(state_names(boundaries)), hidden, dtype)
     placement = place(prompts_of(lengths), shape, 1.0, 100)
     (plan,) = placement.shards
@@ -41,7 +42,8 @@ def test_a_skeleton_is_valid_safetensors(tmp_path_factory, boundaries, hidden, d
     assert skeleton_matches(path, plan.layout, placement.index(plan))
     assert len(plan.layout.header) % DATA_ALIGNMENT == 0
     with safe_open(path, "pt") as file:
-        assert set(file.keys()) == {*shape.states, "offsets", "sample_ids", "checksums", "input_ids", "loss_mask"}
+        scales = {f"scale.{state}" for state in shape.states if dtype == "fp8_e4m3"}
+        assert set(file.keys()) == {*shape.states, *scales, *INDEX}
         assert file.get_tensor("input_ids").tolist() == placement.prompts.input_ids.tolist()
         assert file.get_tensor("loss_mask").tolist() == placement.prompts.loss_mask.tolist()
         assert file.get_tensor("offsets").tolist() == placement.prompts.offsets.tolist()
@@ -49,8 +51,10 @@ def test_a_skeleton_is_valid_safetensors(tmp_path_factory, boundaries, hidden, d
         assert file.get_tensor("checksums").shape == (len(lengths), len(boundaries) + 1)
         for state in shape.states:
             tensor = file.get_tensor(state)
-            assert (tensor.shape, tensor.dtype) == ((sum(lengths), hidden), getattr(torch, dtype))
-    assert all(offset % 8 == 0 for offset in plan.layout.state_offsets.values())
+            assert (tensor.shape, tensor.dtype) == ((sum(lengths), hidden), TORCH[DTYPES[dtype][0]])
+        for name in scales:
+            assert (file.get_tensor(name).shape, file.get_tensor(name).dtype) == ((sum(lengths),), torch.float32)
+    assert all(slot.offset % TORCH[slot.dtype].itemsize == 0 for slot in plan.layout.slots.values())
 
 
 def test_a_skeleton_takes_no_space_for_its_states(tmp_path):

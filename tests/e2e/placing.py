@@ -30,21 +30,27 @@ class Placed:
         return rows
 
     def read(self, sample: int) -> dict[str, torch.Tensor]:
-        """The rows of a sequence in each state, `[L, H]`."""
+        """The rows of a sequence in each state, `[L, H]` as stored; `scale.<state>` `[L]` where they have scales."""
         for path in sorted(self.work.parent.glob("*.partial")):
             with safe_open(path, "pt") as file:
                 samples = file.get_tensor("sample_ids").tolist()
                 if sample in samples:
                     offsets = file.get_tensor("offsets").tolist()
                     at = samples.index(sample)
-                    return {name: file.get_slice(name)[offsets[at] : offsets[at + 1]] for name in self.states}
+                    names = [name for name in file.keys() if name.removeprefix("scale.") in self.states]  # noqa: SIM118
+                    return {name: file.get_slice(name)[offsets[at] : offsets[at + 1]] for name in names}
         raise KeyError(sample)
 
 
 def place(
-    folder: Path, sequences: dict[int, list[int]], boundaries: list[int], hidden_size: int, shards: int
+    folder: Path,
+    sequences: dict[int, list[int]],
+    boundaries: list[int],
+    hidden_size: int,
+    shards: int,
+    dtypes: tuple[str, ...] = ("bfloat16",),
 ) -> Placed:
-    """Deals the sequences out to `shards` files in order."""
+    """Deals the sequences out to `shards` files in order, which take turns among `dtypes`."""
     work = folder / "work"
     work.mkdir(parents=True)
     states = [*(f"boundary.{boundary}" for boundary in boundaries), "final"]
@@ -60,7 +66,10 @@ def place(
                 where[name].append(value)
             row += len(sequences[sample])
             offsets.append(row)
-        tensors = {name: torch.zeros(row, hidden_size, dtype=torch.bfloat16) for name in states}
+        dtype = dtypes[number % len(dtypes)]
+        scales = {f"scale.{name}": torch.zeros(row) for name in states if dtype == "fp8_e4m3"}
+        stored = torch.float8_e4m3fn if scales else torch.bfloat16
+        tensors = {name: torch.zeros(row, hidden_size).to(stored) for name in states} | scales
         tensors["input_ids"] = torch.tensor(
             [token for sample in part for token in sequences[sample]], dtype=torch.int32
         )
@@ -72,11 +81,14 @@ def place(
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
+        begins = {tensor: 8 + size + header[tensor]["data_offsets"][0] for tensor in tensors}
         plan.append(
             {
                 "file": name,
                 "tokens": row,
-                "state_offsets": {state: 8 + size + header[state]["data_offsets"][0] for state in states},
+                "dtype": dtype,
+                "state_offsets": {state: begins[state] for state in states},
+                "scale_offsets": {state: begins[f"scale.{state}"] for state in states if scales},
             }
         )
     (work / "placement.json").write_text(
@@ -85,7 +97,6 @@ def place(
                 "format_version": 1,
                 "nonce": NONCE,
                 "hidden_size": hidden_size,
-                "dtype": "bfloat16",
                 "states": states,
                 "shards": plan,
             }

@@ -13,7 +13,9 @@ from . import DumpError
 
 FORMAT_VERSION = 1
 FINAL = "final"
-_DTYPES = {"bfloat16": torch.bfloat16}
+SCALED = torch.float8_e4m3fn
+"""Rows of this type have a scale each."""
+_DTYPES = {"bfloat16": torch.bfloat16, "fp8_e4m3": SCALED}
 _CODES = {"I32": "i", "I64": "q"}
 
 
@@ -21,8 +23,12 @@ _CODES = {"I32": "i", "I64": "q"}
 class Shard:
     path: Path
     """The `.partial` file, made by the client before it sends the shard's first sequence."""
+    dtype: torch.dtype
+    """What the states are stored as."""
     state_offsets: tuple[int, ...]
     """Byte offset of each state, in the order of `Placement.states`."""
+    scale_offsets: tuple[int, ...]
+    """Byte offset of each state's scales, in the same order; empty where rows have none."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,6 @@ class Placement:
     prefix: str
     """Request ids that are ours start with this."""
     hidden_size: int
-    dtype: torch.dtype
     boundaries: tuple[int, ...]
     states: tuple[str, ...]
     """`boundary.<b>` ascending, then `final`."""
@@ -78,6 +83,18 @@ def _read_arrays(path: Path) -> dict[str, array]:
         os.close(file)
 
 
+def _shard(folder: Path, entry: dict[str, Any], states: tuple[str, ...]) -> Shard:
+    if entry["dtype"] not in _DTYPES:
+        raise DumpError(f"dtype {entry['dtype']!r} is not one that this plugin writes: {', '.join(_DTYPES)}")
+    dtype = _DTYPES[entry["dtype"]]
+    return Shard(
+        path=folder / f"{entry['file']}.partial",
+        dtype=dtype,
+        state_offsets=tuple(entry["state_offsets"][name] for name in states),
+        scale_offsets=tuple(entry["scale_offsets"][name] for name in states) if dtype is SCALED else (),
+    )
+
+
 def read_placement(work: Path) -> Placement:
     """Reads the folder named by SGLANG_HS_DUMP_DIR; raises DumpError where it is not what this version understands."""
     try:
@@ -87,24 +104,15 @@ def read_placement(work: Path) -> Placement:
         raise DumpError(f"no placement in {work}: {error}") from error
     if plan["format_version"] != FORMAT_VERSION:
         raise DumpError(f"{work} has placement format {plan['format_version']}, this plugin reads {FORMAT_VERSION}")
-    if plan["dtype"] not in _DTYPES:
-        raise DumpError(f"dtype {plan['dtype']!r} is not one that this plugin writes: {', '.join(_DTYPES)}")
     states = tuple(plan["states"])
     boundaries = tuple(int(name.removeprefix("boundary.")) for name in states[:-1])
     if states[-1] != FINAL or list(boundaries) != sorted(set(boundaries)):
         raise DumpError(f"states must be boundaries in ascending order and then {FINAL!r}, not {list(states)}")
-    shards = tuple(
-        Shard(
-            path=work.parent / f"{entry['file']}.partial",
-            state_offsets=tuple(entry["state_offsets"][name] for name in states),
-        )
-        for entry in plan["shards"]
-    )
+    shards = tuple(_shard(work.parent, entry, states) for entry in plan["shards"])
     sample_ids = arrays["sample_ids"]
     return Placement(
         prefix=f"eagle3-{plan['nonce']}-",
         hidden_size=plan["hidden_size"],
-        dtype=_DTYPES[plan["dtype"]],
         boundaries=boundaries,
         states=states,
         shards=shards,

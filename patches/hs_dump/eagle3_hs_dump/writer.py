@@ -21,6 +21,7 @@ from .placement import Placement, read_header
 from .staging import Block, Staging
 
 OPEN_SHARDS = 8
+SCALE_BYTES = 4
 
 
 class Progress:
@@ -29,6 +30,8 @@ class Progress:
     def __init__(self, states: int) -> None:
         self.rows = 0
         self.crc = [0] * states
+        self.scales = [bytearray() for _ in range(states)]
+        """What the checksums go on with after the last row; empty where rows have no scale."""
         self.bad: str | None = None
 
 
@@ -80,7 +83,7 @@ class Writers:
         line = {
             "id": self.placement.sample_ids[sequence],
             "length": length,
-            "crc": progress.crc,
+            "crc": [zlib.crc32(scales, crc) for crc, scales in zip(progress.crc, progress.scales, strict=True)],
             "bad": progress.bad,
         }
         data = (json.dumps(line) + "\n").encode()
@@ -140,14 +143,19 @@ class _Writer:
         first = placement.row[sequence] + start
         if os.pread(file, 4 * count, ids_offset + 4 * first) != block.id_bytes[4 * row : 4 * (row + count)]:
             raise DumpError(f"sequence {sample}: the tokens that the server forwarded are not those of the shard")
-        size = block.row_bytes
-        for number, offset in enumerate(placement.shards[placement.shard[sequence]].state_offsets):
+        size, plan = block.row_bytes, placement.shards[placement.shard[sequence]]
+        for number, offset in enumerate(plan.state_offsets):
             data = block.bytes[number][row * size : (row + count) * size]
             _pwrite_all(file, data, offset + first * size)
             progress.crc[number] = zlib.crc32(data, progress.crc[number])
+        for number, offset in enumerate(plan.scale_offsets):
+            data = block.scale_bytes[number][row * SCALE_BYTES : (row + count) * SCALE_BYTES]
+            _pwrite_all(file, data, offset + first * SCALE_BYTES)
+            progress.scales[number] += data
         progress.bad = progress.bad or _verdict(block.peaks[:, row : row + count])
         progress.rows += count
-        self.shared.count(written=count * size * len(placement.states))
+        written = size * len(plan.state_offsets) + SCALE_BYTES * len(plan.scale_offsets)
+        self.shared.count(written=count * written)
         if progress.rows == length:
             self.shared.commit(sequence, progress)
             self.complete.add(sequence)
@@ -170,8 +178,10 @@ class _Writer:
         except FileNotFoundError:
             raise DumpError(f"{plan.path} is missing: the client makes it before it sends a sequence of it") from None
         header, data = read_header(file, str(plan.path))
-        offsets = tuple(data + header[name]["data_offsets"][0] for name in self.shared.placement.states)
-        if offsets != plan.state_offsets:
+        states = self.shared.placement.states
+        names = [*states, *(f"scale.{state}" for state in states if plan.scale_offsets)]
+        offsets = tuple(data + header[name]["data_offsets"][0] if name in header else -1 for name in names)
+        if offsets != plan.state_offsets + plan.scale_offsets:
             raise DumpError(f"{plan.path}: the header does not agree with work/placement.json")
         return file, data + header["input_ids"]["data_offsets"][0]
 

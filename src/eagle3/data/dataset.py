@@ -78,7 +78,7 @@ def _held_out(prompts: Path) -> np.ndarray:
 
 
 class SequenceDataset(Dataset[dict[str, Tensor]]):
-    """Some sequences of a dataset, as views on its shards; a state that is not asked for is never touched.
+    """Some sequences of a dataset; a state that is not asked for is never touched.
 
     `target_top`, the target's arg-max at each token of the split (`targets.py`), is filled in by whoever has it.
     """
@@ -122,24 +122,21 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
         """The chosen sequences one after the other; each state is copied once, into (pinned) memory of its own."""
         lengths = [int(self.lengths[i]) for i in chosen]
         T, H = sum(lengths), self.states.manifest.hidden_size
-        first = self[chosen[0]]
+        dtype = self.states.dtype
 
         def room(*size: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype, pin_memory=pin)
 
-        states = room(T, H * len(self.names), dtype=first[FINAL].dtype)
-        final = room(T, H, dtype=first[FINAL].dtype)
+        states, final = room(T, H * len(self.names), dtype=dtype), room(T, H, dtype=dtype)
         input_ids, position = room(T, dtype=torch.int64), room(T, dtype=torch.int64)
         loss_mask, document = room(T, dtype=torch.bool), room(T, dtype=torch.int32)
         top = None if self.target_top is None else room(T, dtype=torch.int64)
         start = 0
         for n, (i, length) in enumerate(zip(chosen, lengths, strict=True)):
-            sequence, to = self[i], slice(start, start + length)
-            for k, name in enumerate(self.names):
-                states[to, k * H : (k + 1) * H].copy_(sequence[name])
-            final[to].copy_(sequence[FINAL])
-            input_ids[to].copy_(sequence["input_ids"])
-            loss_mask[to].copy_(sequence["loss_mask"])
+            to = slice(start, start + length)
+            into = {name: states[to, k * H : (k + 1) * H] for k, name in enumerate(self.names)}
+            into |= {FINAL: final[to], "input_ids": input_ids[to], "loss_mask": loss_mask[to]}
+            self.states.copy(int(self.rows[i]), into)
             document[to] = n
             torch.arange(length, out=position[to])
             if top is not None and self.target_top is not None:

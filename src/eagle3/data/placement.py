@@ -172,7 +172,7 @@ def place(prompts: Prompts, shape: StateShape, shard_gib: float, context_length:
 def write_placement(work: Path, placements: Sequence[Placement], nonce: str) -> None:
     """work/placement.json and work/placement.safetensors: what the server's plugin needs to put rows in their place.
 
-    Shards of several placements (the dataset's, the proof's) are numbered one after the other.
+    Shards of several placements (the dataset's, the proof's) are numbered one after the other; each has its own dtype.
     """
     shape = placements[0].shards[0].layout.shape
     plans = [plan for placement in placements for plan in placement.shards]
@@ -189,10 +189,15 @@ def write_placement(work: Path, placements: Sequence[Placement], nonce: str) -> 
         "format_version": FORMAT_VERSION,
         "nonce": nonce,
         "hidden_size": shape.hidden_size,
-        "dtype": shape.dtype,
         "states": list(shape.states),
         "shards": [
-            {"file": plan.file, "tokens": plan.layout.tokens, "state_offsets": plan.layout.state_offsets}
+            {
+                "file": plan.file,
+                "tokens": plan.layout.tokens,
+                "dtype": plan.layout.shape.dtype,
+                "state_offsets": plan.layout.state_offsets,
+                "scale_offsets": plan.layout.scale_offsets,
+            }
             for plan in plans
         ],
     }

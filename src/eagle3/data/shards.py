@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eagle3.data.layout import INDEX, ShardLayout
+from eagle3.data.fp8 import dequantise
+from eagle3.data.layout import DTYPES, INDEX, ShardLayout, scale_name
 from eagle3.data.manifest import Manifest, ShardEntry
 from eagle3.errors import DataError
 
@@ -20,6 +21,7 @@ TORCH = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
     "F32": torch.float32,
+    "F8_E4M3": torch.float8_e4m3fn,
     "I64": torch.int64,
     "I32": torch.int32,
     "U8": torch.uint8,
@@ -82,12 +84,38 @@ class HiddenStates:
         self.__dict__.update(state)
         self._open = lru_cache(maxsize=MAX_MAPS)(self._map)
 
-    def read(self, i: int, names: list[str]) -> dict[str, Tensor]:
-        """Views of sequence i: `input_ids [S] int32`, `loss_mask [S] uint8`, states `[S, H]` in their stored type.
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the states as they are read."""
+        return TORCH[DTYPES[self.manifest.shape.as_read.dtype][0]]
 
-        Nothing is copied or read before it is touched, and states that are not named are never touched. The views stay
-        valid as long as they live; writing to them changes a private copy.
+    def read(self, i: int, names: list[str]) -> dict[str, Tensor]:
+        """Sequence i: `input_ids [S] int32`, `loss_mask [S] uint8`, states `[S, H]` in `dtype`.
+
+        Views: nothing is copied or read before it is touched, and states that are not named are never touched. They
+        stay valid as long as they live; writing to them changes a private copy. States stored in 8 bits are converted
+        into new memory instead.
         """
+        found = self._views(i, names)
+        if self.manifest.shape.scaled:
+            for name in set(names) & set(self.manifest.states):
+                rows = torch.empty(found[name].shape, dtype=self.dtype)
+                self._copy(i, name, found[name], rows)
+                found[name] = rows
+        return found
+
+    def copy(self, i: int, into: dict[str, Tensor]) -> None:
+        """Copies what `read` gives of sequence i into tensors of the same shapes; faster where states are converted."""
+        for name, view in self._views(i, list(into)).items():
+            self._copy(i, name, view, into[name])
+
+    def _copy(self, i: int, name: str, view: Tensor, into: Tensor) -> None:
+        if self.manifest.shape.scaled and name in self.manifest.states:
+            dequantise(view, self._views(i, [scale_name(name)])[scale_name(name)], into)
+        else:
+            into.copy_(view)
+
+    def _views(self, i: int, names: list[str]) -> dict[str, Tensor]:
         tensors = self._open(int(self._shards[i]))
         row, length = int(self._rows[i]), int(self._lengths[i])
         try:

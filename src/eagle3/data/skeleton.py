@@ -3,12 +3,13 @@
 import hashlib
 import os
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from eagle3.data.layout import ShardLayout
+from eagle3.data.layout import SCALE_CODE, ShardLayout
 from eagle3.data.manifest import ShardEntry, sync_folder
 
 PARTIAL = ".partial"
@@ -64,23 +65,38 @@ def skeleton_matches(path: Path, layout: ShardLayout, index: ShardIndex) -> bool
         return False
 
 
+def read_chunks(descriptor: int, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """The bytes of (offset, bytes) spans one after the other, a few MiB at a time."""
+    for offset, nbytes in spans:
+        for at in range(offset, offset + nbytes, CHUNK):
+            yield os.pread(descriptor, min(CHUNK, offset + nbytes - at), at)
+
+
+def state_chunks(
+    descriptor: int, layout: ShardLayout, state: str, row: int, length: int
+) -> Iterator[tuple[str, bytes]]:
+    """What a sequence's checksum in one state is over: its rows, then their scales. Each with safetensors' type."""
+    rows, scales = layout.rows(state, row, length), layout.scales(state, row, length)
+    yield from ((layout.slots[state].dtype, chunk) for chunk in read_chunks(descriptor, [rows]))
+    yield from ((SCALE_CODE, chunk) for chunk in read_chunks(descriptor, [scales]))
+
+
 def row_checksums(descriptor: int, layout: ShardLayout, row: int, length: int) -> list[int]:
-    """crc32 of a sequence's rows in each state, in order of the states."""
+    """crc32 of a sequence in each state, in order of the states."""
     sums = []
     for state in layout.shape.states:
-        offset, nbytes = layout.rows(state, row, length)
         crc = 0
-        for at in range(offset, offset + nbytes, CHUNK):
-            crc = zlib.crc32(os.pread(descriptor, min(CHUNK, offset + nbytes - at), at), crc)
+        for _, chunk in state_chunks(descriptor, layout, state, row, length):
+            crc = zlib.crc32(chunk, crc)
         sums.append(crc)
     return sums
 
 
 def index_sha256(descriptor: int, layout: ShardLayout) -> str:
-    """sha256 of everything but the states: what a manifest lists of a shard."""
-    digest = hashlib.sha256(os.pread(descriptor, len(layout.header), 0))
-    for at in range(layout.index_offset, layout.size, CHUNK):
-        digest.update(os.pread(descriptor, min(CHUNK, layout.size - at), at))
+    """sha256 of everything but the states and their scales: what a manifest lists of a shard."""
+    digest = hashlib.sha256()
+    for chunk in read_chunks(descriptor, layout.index_spans):
+        digest.update(chunk)
     return digest.hexdigest()
 
 

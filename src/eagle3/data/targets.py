@@ -35,7 +35,7 @@ def fill_target_top(
     for dataset in datasets:
         top = torch.zeros(int(dataset.lengths.sum()), dtype=torch.int32)
         for i in range(len(dataset)):
-            sequence = dataset[i]
+            sequence = dataset.states.read(int(dataset.rows[i]), ["loss_mask", FINAL])
             rows = target_rows(sequence["loss_mask"].numpy())
             if len(rows):
                 final = sequence[FINAL][torch.from_numpy(rows)].to(device)

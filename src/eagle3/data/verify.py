@@ -1,5 +1,6 @@
 """Is a dataset what its manifest says? Every checksum, every sequence, every value."""
 
+import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from eagle3.data.layout import FINAL, ShardLayout, state_names
 from eagle3.data.manifest import NAME, Manifest, ShardEntry
 from eagle3.data.placement import placement_sha256
 from eagle3.data.shards import TORCH, open_shard, read_index
-from eagle3.data.skeleton import CHUNK, index_sha256
+from eagle3.data.skeleton import index_sha256, state_chunks
 from eagle3.errors import DataError
 
 
@@ -89,6 +90,9 @@ class _Counter:
 
 
 def _manifest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
+    made_of, wanted = manifest.target.get("fingerprint"), _target_wanted(folder)
+    if wanted not in (None, made_of):
+        yield Fault(f"it is of another target, {made_of}, than the folder is made for by its inputs.json, {wanted}")
     if manifest.states != state_names(manifest.boundaries):
         yield Fault(f"states {manifest.states} are not boundaries {manifest.boundaries} ascending, then {FINAL!r}")
     if manifest.final_norm != "post":
@@ -111,6 +115,14 @@ def _manifest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
             yield Fault("is not in the manifest; remove it", path.name)
 
 
+def _target_wanted(folder: Path) -> str | None:
+    """The fingerprint of the target that a stage's folder is made for; None for a folder of no stage."""
+    try:
+        return json.loads((folder / "inputs.json").read_text(encoding="utf-8")).get("target")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def _shard_faults(
     folder: Path,
     manifest: Manifest,
@@ -128,7 +140,7 @@ def _shard_faults(
             yield Fault("ids, masks, offsets or checksums have changed since they were written (sha256)", shard.file)
         slot = layout.slots["checksums"]
         sums = np.frombuffer(os.pread(descriptor, slot.nbytes, slot.offset), np.int64).reshape(slot.shape)
-        progress.add(layout.size - layout.index_offset + len(layout.header))
+        progress.add(sum(nbytes for _, nbytes in layout.index_spans))
         for i, sample_id in enumerate(sample_ids.tolist()):
             row, length = int(offsets[i]), int(offsets[i + 1] - offsets[i])
             quarantined = str(sample_id) in manifest.quarantined
@@ -139,17 +151,22 @@ def _shard_faults(
                     text = _rows_fault(descriptor, layout, state, row, length, int(sums[i, k]))
                     if text:
                         yield Fault(text, shard.file, sample_id, state)
-                progress.add(length * layout.shape.row_bytes)
+                progress.add(layout.rows(state, row, length)[1] + layout.scales(state, row, length)[1])
 
 
 def _rows_fault(descriptor: int, layout: ShardLayout, state: str, row: int, length: int, expected: int) -> str | None:
-    offset, nbytes = layout.rows(state, row, length)
-    dtype = TORCH[layout.slots[state].dtype]
-    crc, finite = 0, True
-    for at in range(offset, offset + nbytes, CHUNK):
-        block = bytearray(os.pread(descriptor, min(CHUNK, offset + nbytes - at), at))
-        crc = zlib.crc32(block, crc)
-        finite = finite and bool(torch.isfinite(torch.frombuffer(block, dtype=dtype)).all())
-    if crc != expected:
-        return f"{length} rows don't have their checksum: {crc} instead of {expected}"
-    return None if finite else "has a value that is not finite (NaN or infinity)"
+    crc, wrong = 0, None
+    for stored, chunk in state_chunks(descriptor, layout, state, row, length):
+        crc = zlib.crc32(chunk, crc)
+        values = torch.frombuffer(bytearray(chunk), dtype=TORCH[stored])
+        if not _finite(values):
+            wrong = "has a value that is not finite (NaN or infinity)"
+        elif stored != layout.slots[state].dtype and bool((values <= 0).any()):
+            wrong = "has a scale that is not positive"
+    return wrong if crc == expected else f"{length} rows don't have their checksum: {crc} instead of {expected}"
+
+
+def _finite(values: torch.Tensor) -> bool:
+    if values.dtype == torch.float8_e4m3fn:  # it has no infinity, and NaN where all bits but the sign are set
+        return not bool((values.view(torch.uint8) & 0x7F == 0x7F).any())
+    return bool(torch.isfinite(values).all())

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eagle3.data.fp8 import quantise
 from eagle3.data.layout import StateShape
 from eagle3.data.manifest import Manifest
 from eagle3.data.placement import Placement, Prompts, place
@@ -14,7 +15,7 @@ from eagle3.data.skeleton import PARTIAL, create_skeleton, finalise, row_checksu
 from eagle3.errors import DataError
 
 StatesOf = Callable[[int], dict[str, Tensor]]
-"""Placed sequence i -> its states, each [S, H]."""
+"""Placed sequence i -> its states, each [S, H]: bfloat16 where they are to be stored in 8 bits."""
 
 
 def blank_manifest(shape: StateShape, placement: Placement, target: dict[str, str]) -> Manifest:
@@ -52,8 +53,13 @@ def write_dataset(
                 states = states_of(i)
                 for name in shape.states:
                     _check(states[name], shape, length, f"Sequence {i}, {name}")
+                    rows = states[name]
+                    if shape.scaled:
+                        rows, scales = quantise(rows)
+                        file.seek(plan.layout.scales(name, row, length)[0])
+                        file.write(scales.numpy().data)
                     file.seek(plan.layout.rows(name, row, length)[0])
-                    file.write(states[name].contiguous().view(torch.uint8).numpy().data)
+                    file.write(rows.contiguous().view(torch.uint8).numpy().data)
                 sums.append(row_checksums(file.fileno(), plan.layout, row, length))
         manifest.add(finalise(partial, plan.layout, np.array(sums, np.int64)))
     manifest.complete = True
@@ -62,7 +68,7 @@ def write_dataset(
 
 
 def _check(tensor: Tensor, shape: StateShape, length: int, what: str) -> None:
-    wanted = (getattr(torch, shape.dtype), (length, shape.hidden_size))
+    wanted = (getattr(torch, shape.as_read.dtype), (length, shape.hidden_size))
     if (tensor.dtype, tuple(tensor.shape)) != wanted:
         raise DataError(
             f"{what}: got {tensor.dtype} {tuple(tensor.shape)} where {wanted[0]} {wanted[1]} was announced."
