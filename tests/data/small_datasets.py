@@ -26,7 +26,7 @@ def prompts_of(lengths: list[int], first_id: int = 100, step: int = 3) -> Prompt
 
 def states_of(length: int, seed: int, shape: StateShape = SHAPE) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    dtype = getattr(torch, shape.dtype)
+    dtype = getattr(torch, shape.as_read.dtype)
     return {name: torch.randn(length, shape.hidden_size, generator=generator).to(dtype) for name in shape.states}
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.verify import target_of
+from eagle3.data.manifest import quantisation_text
 from eagle3.errors import EXIT_DONE
 from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
 from eagle3.tracking.summary import replay_command
@@ -107,6 +108,8 @@ def _dataset(path: Path) -> Facts:
     if nccl := manifest.get("nccl_env"):
         yield "NCCL", " ".join(f"{name}={value}" for name, value in nccl.items())
     yield from (("proof", text) for text in proof_texts(manifest.get("proof") or {}))
+    if lost := manifest.get("quantisation"):
+        yield "8 bits", quantisation_text(lost)
     yield "next", f"eagle3 verify {shlex.quote(str(path))}"
 
 

@@ -114,7 +114,7 @@ class DatasetConfig:
     seed: int = 0
     """Seed of the split."""
     dtype: str = "bfloat16"
-    """Stored type of the hidden states."""
+    """Stored type of the hidden states: bfloat16, or fp8_e4m3 for half of the bytes, with a scale for each row."""
     shard_gib: float = 2.0
     """Size of a shard, in GiB."""
     tokens: int | None = None

@@ -114,7 +114,7 @@ def _check_server(cfg: Config) -> None:
 
 def _check_data(cfg: Config) -> None:
     _one_of("dataset.on_long", cfg.dataset.on_long, ("truncate", "skip"))
-    _one_of("dataset.dtype", cfg.dataset.dtype, ("bfloat16",))
+    _one_of("dataset.dtype", cfg.dataset.dtype, ("bfloat16", "fp8_e4m3"))
     _one_of("server.dtype", cfg.server.dtype, ("bfloat16",))
     _at_least("dataset.max_length", cfg.dataset.max_length, 4)
     _share("dataset.held_out", cfg.dataset.held_out, zero=False)

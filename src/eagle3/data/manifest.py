@@ -11,6 +11,8 @@ from eagle3.data.layout import FORMAT_VERSION, ShardLayout, StateShape
 from eagle3.errors import DataError
 
 NAME = "manifest.json"
+OPTIONAL = ("quantisation",)
+"""Fields that a manifest need not have."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Manifest:
     skipped: dict[str, int] = field(default_factory=dict)
     """Why prompts were not placed at all -> how many."""
     proof: dict[str, Any] = field(default_factory=dict)
+    quantisation: dict[str, Any] = field(default_factory=dict)
+    """What storing states in 8 bits loses; in the file only where they are."""
     complete: bool = False
     final_norm: str = "post"
     format_version: int = FORMAT_VERSION
@@ -77,9 +81,13 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Written beside and renamed: a reader sees the old one or the new one."""
+        raw = dataclasses.asdict(self)
+        for name in OPTIONAL:
+            if not raw[name]:
+                del raw[name]
         beside = folder / f"{NAME}.new"
         with beside.open("w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(self), file, indent=1)
+            json.dump(raw, file, indent=1)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
@@ -112,6 +120,8 @@ class Manifest:
 def _from_json(raw: dict[str, Any], path: Path) -> Manifest:
     values: dict[str, Any] = {}
     for item in dataclasses.fields(Manifest):
+        if item.name not in raw and item.name in OPTIONAL:
+            continue
         if item.name not in raw:
             raise DataError(f"{path} lacks {item.name!r}. Restore it, or remove the folder and extract again.")
         kind: Any = get_origin(item.type) or item.type
@@ -132,3 +142,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def quantisation_text(found: dict[str, Any]) -> str:
+    """A line of what storing states in 8 bits loses, from a manifest's `quantisation`."""
+    parts = [f"{state} {error:.2%}" for state, error in found["relative_rms"].items()]
+    worst, kl, agreement = max(found["max_relative_row"].values()), found["kl_divergence"], found["top1_agreement"]
+    return (
+        f"relative error {', '.join(parts)}, of a row at most {worst:.2%}; predictions differ by {kl:.2g} nats (KL), "
+        f"top-1 the same at {agreement:.1%} of {found['positions']:,} positions"
+    )

@@ -1,7 +1,8 @@
 """The proof, conducted: a few prompts before the rest, alone and together; random sequences of the dataset at the end.
 
 Proof rows go to a shard of their own, work/proof.safetensors, under sample ids that no prompt has. So whatever a proof
-finds, nothing of it is in the dataset, and the folder work/ goes when the dataset is complete.
+finds, nothing of it is in the dataset, and the folder work/ goes when the dataset is complete. They are what the server
+computed, in bfloat16, also where the dataset stores 8 bits; what that loses is measured on them.
 """
 
 import asyncio
@@ -16,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eagle3.data.fp8 import dequantise
 from eagle3.data.layout import ShardLayout
 from eagle3.data.placement import Placement, Prompts, place
 from eagle3.data.proof import Findings, logprob_agreement, require_logprobs, require_rows, share_of_rows_off
+from eagle3.data.quantisation import QuantisationError
 from eagle3.data.shards import TORCH
 from eagle3.data.skeleton import PARTIAL, create_skeleton
 from eagle3.errors import ProofError
@@ -63,16 +66,24 @@ def _place_copies(dataset: Placement, sequences: list[int], file: str, first_id:
     tokens = np.concatenate(ids)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     copies = Prompts(tokens, np.zeros(len(tokens), np.uint8), offsets, first_id + np.arange(len(ids)))
-    one = place(copies, dataset.shards[0].layout.shape, shard_gib=float(1 << 20), context_length=int(lengths.max()))
+    shape = dataset.shards[0].layout.shape.as_read
+    one = place(copies, shape, shard_gib=float(1 << 20), context_length=int(lengths.max()))
     return replace(one, shards=[replace(one.shards[0], file=file)])
 
 
 def read_rows(path: Path, layout: ShardLayout, state: str, row: int, length: int) -> Tensor:
-    """[length, H]: a copy of the rows of one state."""
+    """[length, H]: a copy of the rows of one state, in bfloat16 where they are stored in 8 bits."""
     offset, nbytes = layout.rows(state, row, length)
+    scales_offset, scales_nbytes = layout.scales(state, row, length)
     with path.open("rb") as file:
         data = bytearray(os.pread(file.fileno(), nbytes, offset))
-    return torch.frombuffer(data, dtype=TORCH[layout.slots[state].dtype]).view(length, -1)
+        scales = bytearray(os.pread(file.fileno(), scales_nbytes, scales_offset))
+    rows = torch.frombuffer(data, dtype=TORCH[layout.slots[state].dtype]).view(length, -1)
+    if not scales:
+        return rows
+    out = torch.empty(rows.shape, dtype=torch.bfloat16)
+    dequantise(rows, torch.frombuffer(scales, dtype=torch.float32), out)
+    return out
 
 
 class Proving:
@@ -88,6 +99,9 @@ class Proving:
         self.start_set, self.end_set = choose(_provable(dataset, len(head)), random.Random(seed))
         sequences = [*self.start_set, *self.start_set, *self.end_set]
         self.placement = _place_copies(dataset, sequences, file, first_id)
+        scaled = dataset.shards[0].layout.shape.scaled
+        self.quantisation = QuantisationError(head) if scaled else None
+        """Of rows of the proof as far as they were taken; None where the dataset stores what was computed."""
 
     def create(self) -> None:
         """Makes the proof's shard anew."""
@@ -95,7 +109,7 @@ class Proving:
         create_skeleton(self.folder / (plan.file + PARTIAL), plan.layout, self.placement.index(plan))
 
     async def start(self, dump: Dump) -> Findings:
-        """Each prompt alone, then all at once: both right, and the same. Raises ProofError."""
+        """Each prompt alone, then all at once: both right, the same, and fit to be stored. Raises ProofError."""
         n = len(self.start_set)
         alone = [(await dump([k]))[0] for k in range(n)]
         together = await dump(list(range(n, 2 * n)))
@@ -104,6 +118,8 @@ class Proving:
             for copy, logprobs in ((k, alone[k]), (n + k, together[k])):
                 await asyncio.to_thread(self._check_logprobs, copy, self._name(i), logprobs, findings)
             await asyncio.to_thread(self._check_rows, k, n + k, i, findings)
+            if alone[k] is not None:
+                await asyncio.to_thread(self._measure, k, i)
         return self._require_some(findings)
 
     async def end(self, dump: Dump, leave_out: set[int]) -> Findings:
@@ -114,6 +130,8 @@ class Proving:
             if i not in leave_out:
                 logprobs = (await dump([copy]))[0]
                 await asyncio.to_thread(self._check_logprobs, copy, self._name(i), logprobs, findings)
+                if logprobs is not None:
+                    await asyncio.to_thread(self._measure, copy, i)
                 await asyncio.to_thread(self._check_rows, copy, None, i, findings)
         return self._require_some(findings)
 
@@ -152,6 +170,11 @@ class Proving:
             )
             findings.max_share_of_rows_off = max(findings.max_share_of_rows_off, share)
             require_rows(self._name(i), state, share, len(rows))
+
+    def _measure(self, copy: int, i: int) -> None:
+        """What storing the rows in 8 bits would lose."""
+        if self.quantisation is not None:
+            self.quantisation.add(self._name(i), {state: self._proof_rows(copy, state) for state in self._states})
 
     @property
     def _states(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eagle3.data.manifest import quantisation_text
 from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import proof_texts
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
@@ -166,6 +167,8 @@ def _data_rows(results: Results) -> list[tuple[str, str]]:
         bad = manifest.get("quarantined") or {}
         rows.append(("quarantined", _count(len(bad), "sequence") if bad else "none"))
         rows += [("proof", text) for text in proof_texts(manifest.get("proof") or {})]
+        if lost := manifest.get("quantisation"):
+            rows.append((f"stored as {manifest['dtype']}", quantisation_text(lost)))
     return rows
 
 
