@@ -65,10 +65,17 @@ def make_prompts(folder: Path, sequences: int, seed: int, held_out_every: int = 
     return prompts
 
 
-def make_states(folder: Path, prompts: Prompts, embedding: torch.Tensor, seed: int, shard_gib: float = 2.0) -> None:
+def make_states(
+    folder: Path,
+    prompts: Prompts,
+    embedding: torch.Tensor,
+    seed: int,
+    shard_gib: float = 2.0,
+    dtype: str = "bfloat16",
+) -> None:
     """Final states that point at the token the walk goes to; captured states that know a little of where it is."""
     follow = torch.from_numpy(np.random.default_rng(99).permutation(VOCAB))
-    shape = StateShape(tuple(state_names([*BOUNDARIES, 5])), HIDDEN)
+    shape = StateShape(tuple(state_names([*BOUNDARIES, 5])), HIDDEN, dtype)
 
     def states_of(i: int) -> dict[str, torch.Tensor]:
         ids = torch.from_numpy(prompts.input_ids[prompts.offsets[i] : prompts.offsets[i + 1]]).long()
@@ -112,7 +119,8 @@ def make_job(folder: Path, sequences: int = 40, seed: int = 0, **groups: dict[st
     """Target, prompts, states and JOB.json below `folder`; gives the job's path. The output folder is `folder/out`."""
     if not (folder / "target").exists():
         embedding = make_target(folder / "target")
-        make_states(folder / "states", make_prompts(folder / "prompts", sequences, seed), embedding, seed)
+        dtype = groups.get("dataset", {}).get("dtype", "bfloat16")
+        make_states(folder / "states", make_prompts(folder / "prompts", sequences, seed), embedding, seed, dtype=dtype)
     return write_job(folder, folder / "out", **groups)
 
 

@@ -21,8 +21,10 @@ from eagle3.training.module import DrafterModule
 from eagle3.training.run import Budget
 
 
-def test_it_learns_and_exports_the_best(tmp_path: Path) -> None:
-    make_job(tmp_path, sequences=80)
+@pytest.mark.parametrize("dtype", ["bfloat16", "fp8_e4m3"])
+def test_it_learns_and_exports_the_best(tmp_path: Path, dtype: str) -> None:
+    make_job(tmp_path, sequences=80, dataset={"dtype": dtype})
+    assert HiddenStates(tmp_path / "states").manifest.dtype == dtype
     job = load_job(tmp_path, tmp_path / "out", trainer={"epochs": 12}, optim={"lr": 2e-2})
     run(job)
     found = summary(job.out)

@@ -20,7 +20,7 @@ LESS = (
 def dataset_bytes(tokens: int, hidden_size: int, states: int, dtype: str = "bfloat16", sequences: int = 0) -> int:
     """Bytes of a dataset with `states` states a token (the boundaries and the final one), token ids and masks included.
 
-    Kimi-K2.5 with 17.3 M tokens, 4 states of 7,168 bfloat16: 924 GiB.
+    Kimi-K2.5 with 17.3 M tokens, 4 states of 7,168 bfloat16: 924 GiB; fp8_e4m3: 462 GiB.
     """
     shape = StateShape(tuple(str(i) for i in range(states)), hidden_size, dtype)
     return tokens * shape.token_bytes + sequences * BYTES_PER_SEQUENCE

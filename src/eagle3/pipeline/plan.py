@@ -10,6 +10,7 @@ from pathlib import Path
 from eagle3.config import Config
 from eagle3.config.schema import NcclProfile
 from eagle3.config.validate import STAGES, boundaries_of
+from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
@@ -61,7 +62,7 @@ def _space(cfg: Config, stages: Stages | None, hidden_size: int, capture: list[i
         used_bytes(folder),
         free_bytes(folder),
     )
-    states = f"{len(capture) + 1} states x {hidden_size} x 2 B"
+    states = f"{len(capture) + 1} states x {hidden_size} x {DTYPES[cfg.dataset.dtype][1]} B"
     lines = [f"size      {tokens:,} tokens ({source}) x ({states}) = {gib(needed)}; free there: {gib(free)}"]
     if needed - (there if stages else 0) > free:
         lines.append(
