@@ -1,8 +1,8 @@
 """What the dump costs a running SGLang server: the same prompts with and without it, in turn, on one server.
 
-    python bench/extract.py 1b --folder /dev/shm/bench                        # a GPU; random Llama, hidden 2048, 16 layers
-    python bench/extract.py 8b --folder /dev/shm/bench                        # the shape of Llama-3.1-8B
-    python bench/extract.py FOLDER_OF_A_MODEL server=cpu --tokens 6000        # any model, here on a CPU
+    python bench/extract.py 1b --folder /dev/shm/bench                    # a GPU; random Llama, hidden 2048, 16 layers
+    python bench/extract.py 8b --folder /dev/shm/bench                    # the shape of Llama-3.1-8B
+    python bench/extract.py FOLDER_OF_A_MODEL server=cpu --tokens 6000    # any model, here on a CPU
 
 Without the dump requests carry names that are not the dataset's, so the plugin leaves them alone. With it a round ends
 when every sequence is committed and every shard is final: checksums, fdatasync and manifest included. Each round of
@@ -15,7 +15,6 @@ import json
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from eagle3.data.layout import StateShape, state_names
 from eagle3.data.ledger import LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.placement import Placement, Prompts, place, write_placement
-from eagle3.data.session import Session
+from eagle3.data.session import Session, next_group
 from eagle3.data.writer import blank_manifest
 from eagle3.metrics import JsonlReporter
 from eagle3.server.client import Client
@@ -51,8 +50,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 class Round:
     dumped: bool
     tokens: int
-    answered_s: float
-    """Until the last reply."""
     seconds: float
     """Until everything is where it belongs."""
     client_cpu_s: float = 0.0
@@ -105,22 +102,30 @@ def placed(prompts: Prompts, shape: StateShape, shard_gib: float, context: int, 
 
 async def plain_round(client: Client, placement: Placement, number: int) -> Round:
     began = time.perf_counter()
-    jobs = (
-        (i, lambda i=i: client.prefill(placement.input_ids(i).tolist(), f"plain-{number}-{i}"))
-        for i in range(len(placement))
-    )
-    async for _ in client.run(jobs):
-        pass
+    todo = iter(range(len(placement)))
+    running: dict[asyncio.Task[None], int] = {}
+    while True:
+        room = client.concurrency - sum(running.values())
+        while room > 0 and (group := next_group(placement.length, todo, room, client.concurrency)):
+            prompts = [placement.input_ids(i).tolist() for i in group]
+            task = asyncio.ensure_future(client.prefill(prompts, [f"plain-{number}-{i}" for i in group]))
+            running[task] = len(group)
+            room -= len(group)
+        if not running:
+            break
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+            del running[task]
     seconds = time.perf_counter() - began
-    return Round(False, placement.tokens, seconds, seconds)
+    return Round(False, placement.tokens, seconds)
 
 
 async def dump_round(session: Session, placement: Placement) -> Round:
     began = time.perf_counter()
     await session.stream()
-    answered = time.perf_counter() - began
     session.assembly.collect(wait=True)
-    return Round(True, placement.tokens, answered, time.perf_counter() - began)
+    return Round(True, placement.tokens, time.perf_counter() - began)
 
 
 async def measure(cfg: Config, server: Server, placements: list[Placement], folder: Path) -> list[Round]:
@@ -146,7 +151,7 @@ async def measure(cfg: Config, server: Server, placements: list[Placement], fold
                 memory = gpu_memory()
                 print(
                     f"{'warm-up' if number == 0 else f'pair {number}':8} {'dump' if dumped else 'no dump':8} "
-                    f"{last.rate:>10,.0f} tokens/s  {last.seconds:6.2f} s (replies {last.answered_s:.2f} s, client's CPU {last.client_cpu_s:.2f} s)"
+                    f"{last.rate:>10,.0f} tokens/s  {last.seconds:6.2f} s (client's CPU {last.client_cpu_s:.2f} s)"
                     + (f"  GPU {memory:,} MiB" if memory else ""),
                     flush=True,
                 )
@@ -189,7 +194,13 @@ def main() -> None:
         boundaries = [2, layers // 2, layers - 3]
         register()
         with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
-            overrides = ["target=local", "target.name=bench", f"target.path={model}", "dataset=jsonl", "dataset.path=none"]
+            overrides = [
+                "target=local",
+                "target.name=bench",
+                f"target.path={model}",
+                "dataset=jsonl",
+                "dataset.path=none",
+            ]
             cfg = load(compose("config", [*overrides, *args.overrides]))
         if dummy:
             cfg.server.flags.extraction["load_format"] = "dummy"
@@ -203,7 +214,10 @@ def main() -> None:
             placements.append(placed(prompts, states, cfg.dataset.shard_gib, context, number))
         write_placement(folder / "work", placements, NONCE)
         command = server_command(cfg, "extraction", model, dump=folder / "work")
-        print(f"SGLang {command.sglang_version}, {states.token_bytes:,} bytes a token, boundaries {boundaries}", flush=True)
+        print(
+            f"SGLang {command.sglang_version}, {states.token_bytes:,} bytes a token, boundaries {boundaries}",
+            flush=True,
+        )
         began = time.perf_counter()
         log = folder / "server.log"
         try:
@@ -223,10 +237,13 @@ def report(rounds: list[Round], states: StateShape, status: dict[str, Any]) -> N
     ratios = sorted(d / p for d, p in zip(dump, plain, strict=True))
     rate = statistics.median(dump)
     print(f"no dump: median {statistics.median(plain):,.0f} tokens/s, {min(plain):,.0f} to {max(plain):,.0f}")
-    print(f"dump:    median {rate:,.0f} tokens/s, {min(dump):,.0f} to {max(dump):,.0f}; {rate * states.token_bytes / 1e9:.2f} GB/s")
     print(
-        f"in the server's forward thread: {status['spent_s']:.2f} s, of which {status['stalled_s']:.2f} s waiting for one of "
-        f"{status['buffers']} buffers ({status['stalls']} times); error {status['error']}"
+        f"dump:    median {rate:,.0f} tokens/s, {min(dump):,.0f} to {max(dump):,.0f}; "
+        f"{rate * states.token_bytes / 1e9:.2f} GB/s"
+    )
+    print(
+        f"in the server's forward thread: {status['spent_s']:.2f} s, of which {status['stalled_s']:.2f} s waiting "
+        f"for one of {status['buffers']} buffers ({status['stalls']} times); error {status['error']}"
     )
     print(
         f"dump / no dump: {statistics.median(dump) / statistics.median(plain):.1%} of medians; "

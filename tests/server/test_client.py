@@ -58,5 +58,5 @@ def test_nobody_at_the_port_is_said_with_the_address():
         async with Client(url) as client:
             await client.model_info()
 
-    with pytest.raises(ServerError, match=f"{url}/model_info: ConnectError"):
+    with pytest.raises(ServerError, match=f"{url}/model_info: ClientConnectorError"):
         asyncio.run(ask())

@@ -1,24 +1,30 @@
 """HTTP to a running SGLang server: what it serves, and batches of requests with bounded concurrency.
 
+With aiohttp: what httpx does for a request grows with the connections that are open, to some 10 ms at 128 of them, and
+a GPU that prefills 200,000 tokens/s starves.
+
 Retries only where a repeated request changes nothing: looking things up, and computing without a request id of the
 dump. A prefill that is dumped is repeated only when it never left (no connection).
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import httpx
+import aiohttp
 import stamina
 
 from eagle3.errors import RejectedError, ServerError
 
 T = TypeVar("T")
 ATTEMPTS = 3
-_SAFE = (httpx.TransportError,)
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_BROKEN = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+"""The connection failed, or no reply came in time."""
+_NEVER_SENT = (aiohttp.ClientConnectorError,)
 
 
 @dataclass(frozen=True)
@@ -48,16 +54,19 @@ class Client:
         self.url = url
         self.concurrency = concurrency
         self._slots = asyncio.Semaphore(concurrency)
-        limits = httpx.Limits(max_connections=concurrency + 4, max_keepalive_connections=concurrency + 4)
-        self._http = httpx.AsyncClient(base_url=url, timeout=timeout_s, limits=limits)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        # Our own slots bound what is open; a limit of the pool's could not tell waiting from a server that hangs.
+        self._http = aiohttp.ClientSession(timeout=self._timeout, connector=aiohttp.TCPConnector(limit=0))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        assert self._http is not None
+        await self._http.close()
 
     async def model_info(self) -> dict[str, Any]:
         return await self._get("/model_info")
@@ -68,11 +77,18 @@ class Client:
 
     async def flush_cache(self) -> None:
         """Also resets the averages of speculative acceptance."""
-        await self._call("POST", "/flush_cache", None, _SAFE, text=True)
+        await self._call("POST", "/flush_cache", None, _BROKEN, text=True)
 
-    async def prefill(self, input_ids: Sequence[int], rid: str) -> None:
-        """Runs the prompt through the model and nothing else; the plugin dumps it when `rid` is the dataset's."""
-        body = {"input_ids": list(input_ids), "rid": rid, "sampling_params": {"max_new_tokens": 0}}
+    async def prefill(self, prompts: Sequence[Sequence[int]], rids: Sequence[str]) -> None:
+        """Runs prompts through the model and nothing else, in one request; the plugin dumps those with a dataset's rid.
+
+        A RejectedError does not tell which of several prompts is refused, and none of them may have been computed.
+        """
+        body: dict[str, Any] = {"sampling_params": {"max_new_tokens": 0}}
+        if len(prompts) == 1:  # so that whatever is wrong with it is an error of the request
+            body |= {"input_ids": list(prompts[0]), "rid": rids[0]}
+        else:
+            body |= {"input_ids": [list(prompt) for prompt in prompts], "rid": list(rids)}
         async with self._slots:
             await self._call("POST", "/generate", body, _NEVER_SENT)
 
@@ -91,7 +107,7 @@ class Client:
         if rid is not None:
             body["rid"] = rid
         async with self._slots:
-            reply = await self._call("POST", "/generate", body, _SAFE if rid is None else _NEVER_SENT)
+            reply = await self._call("POST", "/generate", body, _BROKEN if rid is None else _NEVER_SENT)
         entries = reply["meta_info"]["input_token_logprobs"]
         # SGLang reports the vocabulary's last token as 0.
         if len(entries) != len(input_ids) or any(e[1] not in (t, 0) for e, t in zip(entries, input_ids, strict=True)):
@@ -107,7 +123,7 @@ class Client:
             sampling["stop_token_ids"] = list(stop_token_ids)
         async with self._slots:
             reply = await self._call(
-                "POST", "/generate", {"input_ids": list(input_ids), "sampling_params": sampling}, _SAFE
+                "POST", "/generate", {"input_ids": list(input_ids), "sampling_params": sampling}, _BROKEN
             )
         meta = reply["meta_info"]
         reason = meta["finish_reason"]
@@ -135,7 +151,7 @@ class Client:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _get(self, path: str) -> dict[str, Any]:
-        return await self._call("GET", path, None, _SAFE)
+        return await self._call("GET", path, None, _BROKEN)
 
     async def _call(
         self,
@@ -146,15 +162,20 @@ class Client:
         *,
         text: bool = False,
     ) -> Any:
+        if self._http is None:
+            raise RuntimeError("use `async with Client(...)`")
+        http = self._http
+
         @stamina.retry(on=retried, attempts=ATTEMPTS, wait_initial=0.2, wait_max=2.0)
-        async def send() -> httpx.Response:
-            return await self._http.request(method, path, json=body)
+        async def send() -> tuple[int, bytes]:
+            async with http.request(method, f"{self.url}{path}", json=body) as reply:
+                return reply.status, await reply.read()
 
         try:
-            reply = await send()
-        except httpx.TransportError as error:
+            status, content = await send()
+        except _BROKEN as error:
             raise ServerError(f"{self.url}{path}: {type(error).__name__} {error}".rstrip()) from error
-        if reply.status_code != httpx.codes.OK:
-            kind = RejectedError if reply.status_code == httpx.codes.BAD_REQUEST else ServerError
-            raise kind(f"{self.url}{path}: HTTP {reply.status_code}: {reply.text[:500]}")
-        return reply.text if text else reply.json()
+        if status != HTTPStatus.OK:
+            kind = RejectedError if status == HTTPStatus.BAD_REQUEST else ServerError
+            raise kind(f"{self.url}{path}: HTTP {status}: {content.decode(errors='replace')[:500]}")
+        return content.decode() if text else json.loads(content)
