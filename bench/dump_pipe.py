@@ -6,6 +6,7 @@ Prints tokens/s with and without the dump, stalls and peak GPU memory, and check
 adds is not in it.
 """
 
+import itertools
 import shutil
 import sys
 import time
@@ -19,12 +20,27 @@ sys.path[:0] = [str(ROOT), str(ROOT / "patches" / "hs_dump")]
 
 from eagle3_hs_dump.batch import Batch, Segment  # noqa: E402
 from eagle3_hs_dump.placement import read_placement  # noqa: E402
+from eagle3_hs_dump.quantise import quantise  # noqa: E402
 from eagle3_hs_dump.staging import Staging  # noqa: E402
 from eagle3_hs_dump.writer import Writers  # noqa: E402
 from tests.e2e.placing import place  # noqa: E402
 
 H, BOUNDARIES, BATCH, LENGTH, PASSES, WORK = 2048, [2, 8, 13], 16384, 512, 24, 52
 MIB = 1024 * 1024
+
+
+def crc32(*tensors: torch.Tensor) -> int:
+    crc = 0
+    for tensor in tensors:
+        crc = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().tobytes(), crc)
+    return crc
+
+
+def as_stored(state: torch.Tensor, dtype: str) -> int:
+    """Checksum of a state on the CPU, converted there where it is to be in 8 bits."""
+    if dtype == "bfloat16":
+        return crc32(state)
+    return crc32(*quantise(state, state.float().abs().amax(-1)))
 
 
 def main() -> None:
@@ -34,9 +50,9 @@ def main() -> None:
     ids = torch.randint(0, 30000, (PASSES * per_batch, LENGTH))
     ids_there = ids.to(device)
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
-    for packed in (False, True):
+    for packed, dtype in itertools.product((False, True), ("bfloat16", "fp8_e4m3")):
         shutil.rmtree(folder, ignore_errors=True)
-        placed = place(folder, dict(enumerate(ids.tolist())), BOUNDARIES, H, shards=6)
+        placed = place(folder, dict(enumerate(ids.tolist())), BOUNDARIES, H, shards=6, dtypes=(dtype,))
         placement = read_placement(placed.work)
         sums = {}
         for dump in (False, True, False, True):
@@ -61,14 +77,7 @@ def main() -> None:
                     for block, moved in staging.stage(Batch(batch_ids, segments, BATCH, False), [*states, final]):
                         writers.submit(block, moved)
                     if not sums.get(number):
-                        sums[number] = (
-                            [
-                                zlib.crc32(s.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-                                for s in (*states, final)
-                            ]
-                            if number < 2
-                            else [0]
-                        )
+                        sums[number] = [as_stored(s.cpu(), dtype) for s in (*states, final)] if number < 2 else [0]
                 del aux, final, states
                 passes.append(torch.cuda.Event())
                 passes[-1].record()
@@ -80,8 +89,8 @@ def main() -> None:
             tokens = PASSES * BATCH
             extra = (torch.cuda.max_memory_allocated() - before) / MIB
             print(
-                f"packed={packed} dump={dump}: {tokens / forward:,.0f} tokens/s, {tokens / total:,.0f} to the end, "
-                f"peak {extra:.0f} MiB"
+                f"packed={packed} {dtype} dump={dump}: {tokens / forward:,.0f} tokens/s, "
+                f"{tokens / total:,.0f} to the end, peak {extra:.0f} MiB"
                 + (
                     f", stalls {staging.stalls} ({staging.stalled_seconds:.2f} s), error {writers.error}"
                     if staging and writers
@@ -94,16 +103,13 @@ def main() -> None:
         for number in (0, 1):  # the rows of a batch in a file are those of the batch
             rows = [placed.read(number * per_batch + k) for k in range(per_batch)]
             for state, wanted in zip(placed.states, sums[number], strict=True):
-                assert zlib.crc32(torch.cat([r[state] for r in rows]).view(torch.uint8).numpy().tobytes()) == wanted, (
-                    number,
-                    state,
-                )
+                names = [state, *(f"scale.{state}" for _ in range(dtype == "fp8_e4m3"))]
+                assert crc32(*(torch.cat([r[name] for r in rows]) for name in names)) == wanted, (number, state)
         for sample, row in list(ledger.items())[::37]:
             stored = placed.read(sample)
-            assert row["crc"] == [
-                zlib.crc32(stored[name].view(torch.uint8).numpy().tobytes()) for name in placed.states
-            ], sample
-        print(f"packed={packed}: {len(ledger)} sequences are right")
+            parts = [[stored[n] for n in (state, f"scale.{state}") if n in stored] for state in placed.states]
+            assert row["crc"] == [crc32(*part) for part in parts], sample
+        print(f"packed={packed} {dtype}: {len(ledger)} sequences are right")
     shutil.rmtree(folder)
 
 

@@ -11,8 +11,8 @@ GIB = 1 << 30
 BYTES_PER_SEQUENCE = 64
 """Offset, sample id, checksums, and its share of headers and ledgers: an allowance."""
 LESS = (
-    "Set paths.artifacts to a larger disk, free some space, capture fewer layers (layers.capture), or take fewer "
-    "conversations (dataset.limit)."
+    "Set paths.artifacts to a larger disk, free some space, capture fewer layers (layers.capture), store 8 bits "
+    "(dataset.dtype=fp8_e4m3), or take fewer conversations (dataset.limit)."
 )
 """What to do about an extraction that does not fit."""
 
