@@ -24,7 +24,11 @@ class ServerError(Eagle3Error):
 
 
 class ServerLostError(ServerError):
-    """A server that ran has died, or makes no progress: another one may do better."""
+    """A server that was started is gone, or as good as gone: another one may do better."""
+
+
+class ServerStalledError(ServerLostError):
+    """It lives, and makes no progress."""
 
 
 class RejectedError(ServerError):

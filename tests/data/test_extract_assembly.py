@@ -166,21 +166,6 @@ def spoil(path: Path) -> None:
         file.write(b"\x07")
 
 
-@pytest.mark.parametrize("harm", [Path.unlink, lambda path: os.truncate(path, 5000), spoil])
-def test_a_damaged_finished_shard_is_redone_and_nothing_else(tmp_path, harm):
-    growing = Growing(tmp_path / "a")
-    for i in range(5):
-        growing.write(i)
-    growing.take()
-    assert len(growing.assembly.manifest.shards) == 3
-    harm(tmp_path / "a" / "shard-00001.safetensors")
-    growing.again()
-    assert list(growing.assembly.missing()) == [2, 5, 6, 7]
-    assert "shard-00001.safetensors" in growing.assembly.redone[0]
-    growing.finish()
-    assert same_as_undisturbed(tmp_path / "a", tmp_path / "b")
-
-
 def test_a_shard_renamed_but_not_listed_is_taken_up(tmp_path):
     growing = Growing(tmp_path / "a")
     for i in range(3):

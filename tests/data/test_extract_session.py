@@ -15,10 +15,12 @@ from tests.data.test_extract_assembly import LENGTHS, Growing
 
 from eagle3.config.schema import Config, DatasetConfig, ServerConfig, TargetConfig
 from eagle3.data import session
-from eagle3.data.extract import longest_prompt, run_extraction
+from eagle3.data.extract import run_extraction
 from eagle3.data.ledger import LedgerTail
+from eagle3.data.limits import longest_prompt
 from eagle3.data.meter import Meter
 from eagle3.data.session import HANDFUL, Session
+from eagle3.data.verify import verify
 from eagle3.errors import ConfigError, DataError, ProofError
 from eagle3.metrics import JsonlReporter, Tail
 from eagle3.target import TargetInfo
@@ -126,8 +128,31 @@ def test_prompts_that_nothing_can_be_proven_of_are_refused(tmp_path):
         extract(tmp_path, the_config(), [1, 1])
 
 
+def of_target(folder: Path, fingerprint: str) -> None:
+    """A complete dataset of the target with this fingerprint."""
+    manifest = write(folder, [5, 6])
+    manifest.target["fingerprint"] = fingerprint
+    manifest.save(folder)
+
+
+def test_a_dataset_of_another_target_is_moved_aside(tmp_path):
+    """Its shards can't be told from this target's."""
+    of_target(tmp_path / "out", "another")
+    (tmp_path / "out" / "inputs.json").write_text('{"target": "f"}')
+    assert "manifest.json: it is of another target, another, than" in str(next(verify(tmp_path / "out")))
+    (tmp_path / "out" / "work").mkdir()
+    (tmp_path / "out" / "work" / "ledger-1-1.jsonl").write_text("what its server had committed")
+    with pytest.raises(ConfigError, match="no_such_flag"):
+        extract(tmp_path, the_config(no_such_flag=1), [5, 6])
+    (aside,) = tmp_path.glob("out-of-another-target-*")
+    assert {path.name for path in aside.iterdir()} == {"manifest.json", "shard-00000.safetensors", "ledger-1-1.jsonl"}
+    assert not list((tmp_path / "out").glob("shard-*.safetensors"))
+    notes = [row["note"] for row in Tail(tmp_path / "metrics.jsonl").rows() if "note" in row]
+    assert f"it is in {aside} now" in notes[0]
+
+
 def test_a_folder_of_another_extraction_is_left_alone(tmp_path):
-    write(tmp_path / "out", [5, 6])
+    of_target(tmp_path / "out", "f")
     before = (tmp_path / "out" / "manifest.json").read_bytes()
     with pytest.raises(DataError, match=r"out holds another extraction: its vocab_size is 0, and this one's is 100"):
         extract(tmp_path, the_config(), [5, 6])

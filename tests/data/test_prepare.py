@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 from tests.data.chat_templates import make_style, save_style
 
-from eagle3.config.schema import Config, DatasetConfig, TargetConfig
+from eagle3.config.schema import Config, DatasetConfig, ServerConfig, ServerFlags, TargetConfig
 from eagle3.data.prepare import run_prepare
 from eagle3.data.split import held_out_sides
 from eagle3.errors import DataError
@@ -62,13 +62,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TargetInfo:
     )
 
 
-def prepare(target: TargetInfo, rows: list[Any], out: Path, **options: Any) -> tuple[dict[str, Any], Recorder]:
+def prepare(
+    target: TargetInfo, rows: list[Any], out: Path, flags: ServerFlags | None = None, **options: Any
+) -> tuple[dict[str, Any], Recorder]:
     file = out / "rows.jsonl"
     file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     cfg = Config(
         name="test",
         target=TargetConfig("small", str(target.path)),
         dataset=DatasetConfig("test", str(file), **{"bad_rows": 0.9, **options}),
+        server=ServerConfig(flags=flags or ServerFlags()),
     )
     reporter = Recorder()
     return run_prepare(cfg, target, out, reporter, out), reporter
@@ -141,12 +144,33 @@ def test_long_sequences(target: TargetInfo, tmp_path: Path, on_long: str, kept: 
     else:
         assert summary["counts"]["skipped"] == {"no response token": 1}
         assert "hold no response" in summary["problems"][0]["why"]
-        assert any("1 cut at the longest length" in note for note in reporter.notes)
+        assert any("1 cut at 60 tokens" in note for note in reporter.notes)
 
 
-def test_no_longer_than_the_context(target: TargetInfo, tmp_path: Path) -> None:
-    summary, _ = prepare(target, [*pairs(2), {"prompt": "long", "response": "word " * 900}], tmp_path, max_length=5000)
-    assert summary["longest"] == target.context_length - RESERVED_TOKENS
+@pytest.mark.parametrize("context", [None, 300])
+@pytest.mark.parametrize(("on_long", "counts"), [("truncate", (3, 1, {})), ("skip", (2, 0, {"too long": 1}))])
+def test_no_longer_than_the_context(
+    target: TargetInfo, tmp_path: Path, on_long: str, counts: tuple[int, int, dict[str, int]], context: int | None
+) -> None:
+    """The target's, or the one that the server is given by a flag: never silently, as the configuration says."""
+    flags = ServerFlags(extraction={"context_length": context} if context else {})
+    rows = [*pairs(2), {"prompt": "long", "response": "word " * 900}]
+    summary, reporter = prepare(target, rows, tmp_path, flags, max_length=5000, on_long=on_long)
+    limit = (context or target.context_length) - RESERVED_TOKENS
+    assert summary["length_limit"] == limit
+    assert (summary["longest"] == limit) == (on_long == "truncate")
+    told = summary["counts"]
+    assert (told["kept"], told["truncated"], told["skipped"]) == counts
+    expected = f"1 cut at {limit} tokens" if on_long == "truncate" else "left out: 1 too long"
+    assert any(expected in note for note in reporter.notes)
+
+
+def test_ids_of_rows_may_repeat(target: TargetInfo, tmp_path: Path) -> None:
+    """A sequence is known by its place in the source; the same conversation once more is left out and counted."""
+    rows = [{**row, "id": 7} for row in (*pairs(4), pairs(1)[0])]
+    summary, _ = prepare(target, rows, tmp_path)
+    assert load_file(tmp_path / "prompts.safetensors")["sample_ids"].tolist() == [0, 1, 2, 3]
+    assert summary["counts"]["skipped"] == {"duplicate": 1}
 
 
 def test_conversations_that_the_template_refuses(target: TargetInfo, tmp_path: Path) -> None:

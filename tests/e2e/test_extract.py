@@ -1,25 +1,32 @@
-"""Extraction through a real SGLang server on the CPU: right, whatever interrupts it; and a wrong dump is found out."""
+"""Extraction through a real SGLang server on the CPU: right, whoever knocks; and a wrong dump is found out."""
 
 import asyncio
 import os
 import shutil
-import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import httpx
 import psutil
 import pytest
 import torch
-from tests.e2e.extraction import BOUNDARIES, Quiet, cpu_config, expected_states, lengths, write_prompts
+from tests.e2e.extraction import (
+    BOUNDARIES,
+    At,
+    Quiet,
+    Setting,
+    expected_states,
+    lengths,
+    own_process,
+    write_prompts,
+)
 from tests.e2e.models import build, tiny_llama
 from transformers import PreTrainedModel
 
 from eagle3.data.assembly import Assembly
-from eagle3.data.extract import require_boundaries, run_extraction
+from eagle3.data.attempts import require_boundaries
+from eagle3.data.extract import run_extraction
 from eagle3.data.layout import StateShape, state_names
 from eagle3.data.ledger import LedgerTail
-from eagle3.data.manifest import Manifest
 from eagle3.data.meter import Meter
 from eagle3.data.placement import Prompts, place, write_placement
 from eagle3.data.proving import BASE_ID, Proving
@@ -27,63 +34,70 @@ from eagle3.data.session import Session
 from eagle3.data.shards import HiddenStates
 from eagle3.data.verify import verify
 from eagle3.data.writer import blank_manifest
-from eagle3.errors import DataError, ProofError, ServerError
+from eagle3.errors import DataError, ProofError
 from eagle3.server import flags
 from eagle3.server.client import Client
 from eagle3.server.flags import server_command
 from eagle3.server.launch import Server
 from eagle3.server.patches import patch_folder
-from eagle3.target import TargetInfo, load_lm_head, read_info
+from eagle3.target import load_lm_head
 
 pytestmark = pytest.mark.e2e
 COUNT = 60
 
 
-class Setting:
-    """A tiny target, prompts, and what is extracted from them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.model: PreTrainedModel = build(tiny_llama(), root / "model")
-        self.target: TargetInfo = read_info(root / "model")
-        self.prompts = write_prompts(root / "prompts", lengths(COUNT))
-        self.config = cpu_config(root / "model")
-
-    def extract(self, out: str, reporter: Quiet | None = None) -> Manifest:
-        return run_extraction(
-            self.config,
-            self.target,
-            self.root / "prompts",
-            self.root / out,
-            BOUNDARIES,
-            reporter or Quiet(),
-            self.root / "logs" / out,
-        )
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("extract")
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
-    return Setting(tmp_path_factory.mktemp("extract"))
+def model(root: Path) -> PreTrainedModel:
+    return build(tiny_llama(), root / "model")
+
+
+@pytest.fixture(scope="module")
+def prompts(root: Path) -> list[torch.Tensor]:
+    return write_prompts(root / "prompts", lengths(COUNT))
+
+
+@pytest.fixture(scope="module")
+def setting(root: Path, model: PreTrainedModel, prompts: list[torch.Tensor]) -> Setting:
+    return Setting(root)
 
 
 @pytest.fixture(scope="module")
 def whole(setting: Setting) -> tuple[HiddenStates, Quiet]:
-    """The undisturbed extraction."""
-    reporter = Quiet()
+    """Extracted while others knock: a client of the same server, and a second extraction into the folder."""
+    reporter = At(1, lambda: intrude(setting))
     setting.extract("whole", reporter)
+    assert reporter.action is None, "nobody intruded"
     return HiddenStates(setting.root / "whole"), reporter
+
+
+def intrude(setting: Setting) -> None:
+    with pytest.raises(DataError, match=rf"whole is being made by process {os.getpid()} on .* already"):
+        setting.extract("whole")
+    line = own_process("launch_server").cmdline()
+    url = f"http://127.0.0.1:{line[line.index('--port') + 1]}/generate"
+    for rid in ("mine", "eagle3-00000000-10", "eagle3-"):  # 10 is a sequence of the dataset; the nonce is another's
+        asked = {"input_ids": [7, 8, 9, 10, 11], "rid": rid, "sampling_params": {"max_new_tokens": 2}}
+        assert len(httpx.post(url, json=asked, timeout=60.0).json()["output_ids"]) == 2
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def test_states_are_those_of_transformers(setting: Setting, whole: tuple[HiddenStates, Quiet]) -> None:
+def test_states_are_those_of_transformers(
+    model: PreTrainedModel, prompts: list[torch.Tensor], whole: tuple[HiddenStates, Quiet]
+) -> None:
+    """And nobody else's: what another client asked for is nowhere."""
     data, _ = whole
-    assert data.lengths.tolist() == [len(ids) for ids in setting.prompts]
+    assert data.lengths.tolist() == [len(ids) for ids in prompts]
     assert data.sample_ids.tolist() == [10 + 2 * i for i in range(COUNT)]
-    for i, ids in enumerate(setting.prompts):
-        expected = expected_states(setting.model, ids)
+    for i, ids in enumerate(prompts):
+        expected = expected_states(model, ids)
         got = data.read(i, ["input_ids", "loss_mask", *expected])
         assert got["input_ids"].tolist() == ids.tolist()
         assert got["loss_mask"].tolist() == [t % 2 for t in range(len(ids))]
@@ -111,65 +125,6 @@ def test_a_finished_dataset_is_whole_and_says_how_it_was_made(
     notes = len(reporter.notes)
     assert setting.extract("whole", reporter) == manifest, "nothing is left to do"
     assert len(reporter.notes) == notes
-
-
-class At(Quiet):
-    """Does something once when so many sequences are committed."""
-
-    def __init__(self, count: int, action: Callable[[], Any]) -> None:
-        super().__init__()
-        self.count = count
-        self.action: Callable[[], Any] | None = action
-
-    def progress(self, done: float, total: float, **fields: Any) -> None:
-        super().progress(done, total, **fields)
-        if done >= self.count and self.action is not None:
-            action, self.action = self.action, None
-            action()
-
-
-def kill_scheduler() -> None:
-    """kill -9 of the process that computes and writes."""
-    for process in psutil.Process().children(recursive=True):
-        if "scheduler" in " ".join(process.cmdline()):
-            process.kill()
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_nothing_is_lost_or_done_twice(setting: Setting, whole: tuple[HiddenStates, Quiet]) -> None:
-    """kill -9 of the server, then Ctrl-C, then the same call: the dataset is the undisturbed one."""
-    with pytest.raises(ServerError, match=r"(?s)the server .* sequences are committed in .*the same command continues"):
-        setting.extract("disturbed", At(8, kill_scheduler))
-    assert not psutil.Process().children(recursive=True)
-    assert not Manifest.load(setting.root / "disturbed").complete
-    with pytest.raises(DataError, match="is not complete"):
-        HiddenStates(setting.root / "disturbed")
-
-    stopped = At(30, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        setting.extract("disturbed", stopped)
-    assert "sequences are committed" in stopped.notes[-1]
-    assert stopped.bars[0]["done"] >= 8
-    assert not psutil.Process().children(recursive=True)
-
-    last = Quiet()
-    setting.extract("disturbed", last)
-    assert last.bars[0]["done"] >= 30
-    data, undisturbed = HiddenStates(setting.root / "disturbed"), whole[0]
-    assert not list(verify(data.folder))
-    assert data.sample_ids.tolist() == undisturbed.sample_ids.tolist()
-    assert data.lengths.tolist() == undisturbed.lengths.tolist()
-    assert data.manifest.placement == undisturbed.manifest.placement
-    for i in range(COUNT):
-        one = data.read(i, ["input_ids", "loss_mask", *data.manifest.states])
-        two = undisturbed.read(i, list(one))
-        assert torch.equal(one["input_ids"], two["input_ids"])
-        assert torch.equal(one["loss_mask"], two["loss_mask"])
-        for state in data.manifest.states:  # not bit by bit: what is computed together depends on the clock
-            assert relative_error(one[state], two[state]) < 0.02, (i, state)
 
 
 def test_another_extraction_in_the_folder_is_refused(setting: Setting, whole: tuple[HiddenStates, Quiet]) -> None:

@@ -53,6 +53,7 @@ def _parts(path: Path) -> list[tuple[Kind, Path]]:
 
 
 def _dataset_faults(folder: Path) -> Iterator[object]:
+    from eagle3.data.manifest import NAME as MANIFEST
     from eagle3.data.verify import verify
 
     bar = Progress(
@@ -66,7 +67,24 @@ def _dataset_faults(folder: Path) -> Iterator[object]:
     )
     with bar:
         task = bar.add_task("reading", total=None)
-        yield from verify(folder, lambda done, total: bar.update(task, completed=done, total=total))
+        damaged = False
+        for fault in verify(folder, lambda done, total: bar.update(task, completed=done, total=total)):
+            if fault.file != MANIFEST and not damaged:
+                damaged = True
+                _withdraw(folder)
+            yield fault
+
+
+def _withdraw(folder: Path) -> None:
+    """What was taken to be right no longer is: the command that made it looks at every byte again."""
+    from eagle3.data.checked import NAME, withdraw
+
+    remedy = "the command that made it, run again, reads every shard and extracts what is damaged, nothing else"
+    try:
+        withdraw(folder)
+    except OSError as error:
+        remedy = f"{folder / NAME} can't be removed ({error.strerror}); remove it: then {remedy}"
+    print(remedy, file=sys.stderr)
 
 
 def _drafter_faults(folder: Path, target: Path | None) -> Iterator[object]:

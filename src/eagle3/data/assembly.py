@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from eagle3.data.checked import Checked, Finished, Progress, checksum_table, damages
 from eagle3.data.ledger import Committed
 from eagle3.data.manifest import Manifest, ShardEntry
 from eagle3.data.placement import Placement, ShardPlan
-from eagle3.data.shards import open_shard
-from eagle3.data.skeleton import PARTIAL, create_skeleton, finalise, index_sha256, row_checksums, skeleton_matches
+from eagle3.data.skeleton import PARTIAL, create_skeleton, finalise, row_checksums, skeleton_matches
 from eagle3.data.space import disk_error
 from eagle3.errors import DataError
 
@@ -34,6 +34,7 @@ class Assembly:
         """Placed sequence -> why."""
         self.redone: list[str] = []
         """What `resume` found damaged, to be told."""
+        self.checked = Checked(folder)
         self._of_id = {int(s): i for i, s in enumerate(placement.sample_ids)}
         self._open = [plan.layout.sequences for plan in placement.shards]
         self._ready: set[int] = set()
@@ -48,31 +49,65 @@ class Assembly:
         """Placed sequences still to be sent, in order."""
         return iter(np.nonzero(~self.settled)[0].tolist())
 
-    def resume(self, committed: Iterator[Committed]) -> None:
-        """Takes what earlier runs left: finished shards that look whole, sequences whose rows have their checksum."""
+    def resume(self, committed: Iterator[Committed], on_progress: Progress | None = None) -> None:
+        """Takes what earlier runs left: whole shards, and sequences whose rows have their checksum.
+
+        Args:
+            on_progress: called with (bytes read, bytes to be read) where finished shards must be read again.
+        """
         last = {entry.sample_id: entry for entry in committed}
         listed = {shard.file: shard for shard in self.manifest.shards}
+        finished = [self._finished(plan, listed[plan.file]) for plan in self.placement.shards if plan.file in listed]
+        damaged = damages(finished, on_progress)
+        whole = {name: listed[name] for shard in finished if (name := shard.path.name) not in damaged}
+        self.manifest.replace(list(whole.values()))
+        if damaged:  # from here on they do not exist, whatever happens to this run
+            self.manifest.complete = False
+            self.manifest.save(self.folder)
         for number, plan in enumerate(self.placement.shards):
-            shard = listed.get(plan.file)
-            if shard is not None:
-                reason = self._damage(plan, shard)
-                if reason is None:
-                    self._take_finished(number, plan)
-                    continue
-                self.redone.append(f"{plan.file} {reason}: its {plan.layout.sequences} sequences are extracted again")
-                del listed[plan.file]
-                (self.folder / plan.file).unlink(missing_ok=True)
+            if plan.file in whole:
+                self._take_finished(number, plan)
+                continue
+            if plan.file in damaged:
+                self._reopen(plan)
             self._take_partial(number, plan, last)
-        self.manifest.replace(list(listed.values()))
+            if plan.file in damaged:
+                self.redone.append(self._told(number, plan, damaged[plan.file]))
         self.manifest.quarantined = {str(self._id(i)): reason for i, reason in self.quarantined.items()}
+        self.checked.add(whole)
+        self.collect(wait=True)
 
-    def _damage(self, plan: ShardPlan, shard: ShardEntry) -> str | None:
-        """What is visibly wrong with a finished shard; its rows are left to `verify`."""
-        try:
-            with open_shard(self.folder / plan.file, plan.layout) as file:
-                return None if index_sha256(file.fileno(), plan.layout) == shard.sha256 else "has changed"
-        except DataError:
-            return "is missing or truncated"
+    def _finished(self, plan: ShardPlan, entry: ShardEntry) -> Finished:
+        span = slice(plan.first, plan.first + plan.layout.sequences)
+        return Finished(
+            self.folder / plan.file,
+            plan.layout,
+            entry.sha256,
+            rows=self.placement.row[span],
+            lengths=self.placement.length[span],
+            unused=np.array([str(self._id(i)) in self.manifest.quarantined for i in plan.sequences], bool),
+            known=self.checked.knows(plan.file),
+        )
+
+    def _reopen(self, plan: ShardPlan) -> None:
+        """Makes a damaged shard an unfinished one; what is known of it in advance is written anew."""
+        final = self.folder / plan.file
+        if not final.exists():
+            return
+        if final.stat().st_size != plan.layout.size:  # its checksums were at the end
+            final.unlink()
+            return
+        with final.open("r+b") as file:
+            for offset, blob in self.placement.index(plan).blobs(plan.layout):
+                file.seek(offset)
+                file.write(blob)
+
+    def _told(self, number: int, plan: ShardPlan, wrong: str) -> str:
+        lost = [self._id(i) for i in plan.sequences if not self.settled[i]]
+        if not lost:
+            return f"{plan.file} {wrong}: it is mended, no sequence was lost"
+        named = f" ({', '.join(map(str, lost[:5]))}{', ...' if len(lost) > 5 else ''})"
+        return f"{plan.file} {wrong}: {len(lost)} of its {plan.layout.sequences} sequences are extracted again{named}"
 
     def _take_finished(self, number: int, plan: ShardPlan) -> None:
         for i in plan.sequences:
@@ -94,13 +129,19 @@ class Assembly:
         self._ready.add(number)
         descriptor = os.open(partial, os.O_RDONLY)
         try:
-            for i in plan.sequences:
+            # A shard that was finished once holds its checksums itself; elsewhere they are zero.
+            for i, own in zip(plan.sequences, checksum_table(descriptor, plan.layout).tolist(), strict=True):
                 entry = last.get(self._id(i))
                 row, length = int(self.placement.row[i]), int(self.placement.length[i])
-                if entry is None or entry.bad is not None or entry.length != length:
+                reason = self.manifest.quarantined.get(str(self._id(i)))
+                if reason is not None and set(own) == {QUARANTINED}:
+                    self.quarantine(i, reason)
                     continue
-                if row_checksums(descriptor, plan.layout, row, length) == entry.crc:
-                    self.checksums[i] = entry.crc
+                known = [own] if any(own) else []
+                if entry is not None and entry.bad is None and entry.length == length:
+                    known.append(entry.crc)
+                if known and (sums := row_checksums(descriptor, plan.layout, row, length)) in known:
+                    self.checksums[i] = sums
                     self._settle(i)
         finally:
             os.close(descriptor)
@@ -158,13 +199,14 @@ class Assembly:
         """Lists shards that have been made to last in the manifest; with `wait`, all that are full."""
         ready = [n for n, future in self._finishing.items() if wait or future.done()]
         for number in ready:
-            future = self._finishing.pop(number)
             try:
-                self.manifest.add(future.result())
-            except OSError as error:
+                self.manifest.add(self._finishing[number].result())
+            except OSError as error:  # stays on the list: it is met again whenever somebody asks
                 raise disk_error(error, self.folder / self.placement.shards[number].file) from error
+            del self._finishing[number]
         if ready:
             self.manifest.save(self.folder)
+            self.checked.add(self.placement.shards[number].file for number in ready)
 
     def close(self) -> None:
         """Lets shards that are full be finished; errors were or will be met by the next run."""

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from eagle3.config.schema import Config, DatasetConfig
+from eagle3.data.limits import longest_prompt
 from eagle3.data.offsets import IntArray
 from eagle3.data.prompts import EARLY_ROWS, Conversation, Tally, read_conversations
 from eagle3.data.space import disk_error
@@ -20,7 +21,6 @@ from eagle3.data.split import held_out_sides
 from eagle3.data.tokenize import ConversationTokenizer, Tokenized, tokenizer_sha256
 from eagle3.errors import DataError
 from eagle3.metrics import Reporter
-from eagle3.server.flags import RESERVED_TOKENS
 from eagle3.target.info import TargetInfo
 
 FORMAT_VERSION = 1
@@ -70,12 +70,12 @@ def run_prepare(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, 
         from eagle3.data.regenerate import regenerate
 
         conversations = regenerate(cfg, target, tokenizer, list(conversations), tally, out, reporter, logs)
-    limit = min(cfg.dataset.max_length, target.context_length - RESERVED_TOKENS)
+    limit = min(cfg.dataset.max_length, longest_prompt(cfg, target))
     kept = _tokenise(conversations, tokenizer, tally, cfg.dataset, limit, reporter)
     _require_some(kept, tally, cfg.dataset, limit)
     held_out = held_out_sides(kept.prompt_keys, cfg.dataset.held_out, cfg.dataset.seed)
     save_prompts(out / "prompts.safetensors", kept.input_ids, kept.loss_mask, kept.sample_ids, held_out)
-    summary = _summary(cfg, target, tokenizer, tally, kept, held_out)
+    summary = _summary(cfg, target, tokenizer, tally, kept, held_out, limit)
     _write_json(out / "prepare.json", summary)
     _report(summary, kept.tokens_per_s, reporter)
     return summary
@@ -179,7 +179,13 @@ def save_prompts(
 
 
 def _summary(
-    cfg: Config, target: TargetInfo, tokenizer: ConversationTokenizer, tally: Tally, kept: _Kept, held_out: IntArray
+    cfg: Config,
+    target: TargetInfo,
+    tokenizer: ConversationTokenizer,
+    tally: Tally,
+    kept: _Kept,
+    held_out: IntArray,
+    limit: int,
 ) -> dict[str, Any]:
     held_tokens = sum(len(ids) for ids, held in zip(kept.input_ids, held_out, strict=True) if held)
     return {
@@ -196,6 +202,7 @@ def _summary(
         "problems": tally.problems,
         "tokens": kept.tokens,
         "response_tokens": int(sum(int(mask.sum()) for mask in kept.loss_mask)),
+        "length_limit": limit,
         "longest": max(len(ids) for ids in kept.input_ids),
         "held_out": {"sequences": int(held_out.sum()), "tokens": held_tokens},
         "tokenizer_sha256": tokenizer_sha256(target.path),
@@ -234,7 +241,8 @@ def _left_out(summary: dict[str, Any]) -> Iterator[str]:
     for problem in summary["problems"][:3]:
         yield f"{problem['line']}: {problem['why']}"
     if counts["truncated"]:
-        yield f"{counts['truncated']:,} cut at the longest length allowed (dataset.max_length)"
+        limit = f"{summary['length_limit']:,} tokens, the lesser of dataset.max_length and what the server takes"
+        yield f"{counts['truncated']:,} cut at {limit}"
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

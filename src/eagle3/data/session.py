@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,14 +17,17 @@ from eagle3.data.ledger import Committed, LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.proving import BASE_ID, Proving
 from eagle3.data.space import GIB, free_bytes
-from eagle3.errors import DataError, ServerError
+from eagle3.errors import DataError, RejectedError, ServerError, ServerStalledError
 from eagle3.server.client import Client
+from eagle3.server.diagnosis import diagnose
 from eagle3.server.launch import Server
 
 T = TypeVar("T")
 TICK_S = 0.05
 GRACE_S = 5.0
 """From a failed request to the news that the server died, or to the next attempt."""
+REQUESTS, GROUP_TOKENS = 8, 8192
+"""Sequences in flight are spread over at least so many requests, each of about so many tokens at most."""
 UNANSWERED_S = 20.0
 """From an answered request to its commit, when the plugin has nothing left to write."""
 HANDFUL, SHARE = 5, 0.01
@@ -51,17 +55,24 @@ class Session:
         """Proof, all missing sequences, proof. Raises what stops it; every committed sequence stays."""
         manifest = self.assembly.manifest
         manifest.proof = {"start": (await self.proving.start(self.dump_for_proof)).record()}
+        self._record_quantisation()
         manifest.save(self.assembly.folder)
-        await self._stream()
+        await self.stream()
         self.assembly.collect(wait=True)
         given_up = set(self.assembly.quarantined)
         manifest.proof["end"] = (await self.proving.end(self.dump_for_proof, given_up)).record()
+        self._record_quantisation()
+
+    def _record_quantisation(self) -> None:
+        if self.proving.quantisation is not None:
+            self.assembly.manifest.quantisation = self.proving.quantisation.record()
 
     def rid(self, sample_id: int) -> str:
         return f"eagle3-{self.nonce}-{sample_id}"
 
     async def dump_for_proof(self, copies: list[int]) -> list[Tensor | None]:
         """See `proving.Dump`."""
+        self._progress = (None, 0.0)  # what was computed here since the last request is no stall of the server's
         placement = self.proving.placement
         ids = [int(placement.sample_ids[c]) for c in copies]
         prompts = [placement.input_ids(c).tolist() for c in copies]
@@ -83,38 +94,49 @@ class Session:
             for i, task in zip(ids, asked, strict=True)
         ]
 
-    async def _stream(self) -> None:
+    async def stream(self) -> None:
         placement, assembly = self.assembly.placement, self.assembly
         todo: Iterator[int] = assembly.missing()
-        running: dict[asyncio.Task[None], int] = {}
+        running: dict[asyncio.Task[None], list[int]] = {}
         answered: dict[int, float] = {}
         again: list[int] = []
         self.meter.restart()
+        self._progress = (None, 0.0)
         try:
             while assembly.done_sequences < len(placement):
-                while len(running) < self.client.concurrency:
-                    i = again.pop() if again else next(todo, None)
-                    if i is None:
-                        break
-                    assembly.make_room(i)
-                    prompt = placement.input_ids(i).tolist()
-                    request = partial(self.client.prefill, prompt, self.rid(int(placement.sample_ids[i])))
-                    running[asyncio.ensure_future(self._twice(request))] = i
+                room = self.client.concurrency - sum(map(len, running.values()))
+                while room > 0 and (
+                    group := [again.pop()]
+                    if again
+                    else next_group(placement.length, todo, room, self.client.concurrency)
+                ):
+                    room -= len(group)
+                    running[self._send(group)] = group
                 if running:
                     await asyncio.wait(running, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
                 else:
                     await asyncio.sleep(TICK_S)
                 for task in [task for task in running if task.done()]:
-                    i = running.pop(task)
+                    group = running.pop(task)
                     if error := task.exception():
-                        if not _rejected(error):
+                        if not isinstance(error, RejectedError):
                             raise error
-                        self._give_up(i, f"rejected by the server: {error}")
-                    answered[i] = time.monotonic()
+                        if len(group) == 1:
+                            self._give_up(group[0], f"rejected by the server: {error}")
+                    # Where a group was refused for one of its prompts, the others are sent again when missed.
+                    answered |= dict.fromkeys(group, time.monotonic())
                 self.poll()
                 again += self._lost(answered)
         finally:
             await _cancel(list(running))
+
+    def _send(self, group: list[int]) -> asyncio.Task[None]:
+        placement = self.assembly.placement
+        for i in group:
+            self.assembly.make_room(i)
+        prompts = [placement.input_ids(i).tolist() for i in group]
+        rids = [self.rid(int(placement.sample_ids[i])) for i in group]
+        return asyncio.ensure_future(self._twice(partial(self.client.prefill, prompts, rids)))
 
     def _lost(self, answered: dict[int, float]) -> list[int]:
         """Sequences that the server has answered and the plugin never wrote, to be sent once more."""
@@ -172,10 +194,7 @@ class Session:
         if state != self._progress[0]:
             self._progress = (state, now)
         elif now - self._progress[1] > self.stall_timeout_s:
-            raise ServerError(
-                f"the server has made no progress for {self.stall_timeout_s:.0f} s (server.stall_timeout_s). "
-                f"Log: {self.server.tree.log}; its last line: {self.server.tree.tail(1)!r}"
-            )
+            raise stalled(self.server, self.stall_timeout_s)
 
     async def _twice(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Asks again when the server lives on after a failed request: a connection breaks now and then.
@@ -184,14 +203,25 @@ class Session:
         """
         try:
             return await ask()
-        except ServerError as error:
-            if _rejected(error):
-                raise
+        except RejectedError:
+            raise
+        except ServerError:
             deadline = time.monotonic() + GRACE_S
             while time.monotonic() < deadline:
                 self.server.check()  # says how it died
                 await asyncio.sleep(TICK_S)
             return await ask()
+
+
+def next_group(length: np.ndarray, todo: Iterator[int], room: int, concurrency: int) -> list[int]:
+    """The next sequences, to be sent in one request, so that neither side is busy with HTTP alone: at most `room`."""
+    most = min(room, max(1, concurrency // REQUESTS))
+    group: list[int] = []
+    tokens = 0
+    while len(group) < most and tokens < GROUP_TOKENS and (i := next(todo, None)) is not None:
+        group.append(i)
+        tokens += int(length[i])
+    return group
 
 
 async def _cancel(tasks: list[asyncio.Task]) -> None:
@@ -200,9 +230,14 @@ async def _cancel(tasks: list[asyncio.Task]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _rejected(error: BaseException) -> bool:
-    """The server is well, and does not take this prompt."""
-    return isinstance(error, ServerError) and ": HTTP 400" in str(error)
+def stalled(server: Server, seconds: float) -> ServerStalledError:
+    """What to say of a server that has not moved for so long; looks at it for a few seconds."""
+    reason, *seen = diagnose(server)
+    lines = "".join(f"\n    {line}" for line in seen)
+    return ServerStalledError(
+        f"the server has made no progress for {seconds:g} s (server.stall_timeout_s): {reason}. Log: {server.tree.log}"
+        f"{lines}"
+    )
 
 
 def _dump_error(text: str, folder: Path) -> DataError | ServerError:

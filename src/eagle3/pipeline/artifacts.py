@@ -42,6 +42,10 @@ class Artifact:
         """Marks the folder complete; the last thing that a stage does."""
         (self.folder / DONE).touch()
 
+    def reopen(self) -> None:
+        """Takes the mark back: something in the folder is not as it was made."""
+        (self.folder / DONE).unlink(missing_ok=True)
+
     def prepare(self) -> None:
         """Makes the folder and notes in inputs.json what it is made from.
 

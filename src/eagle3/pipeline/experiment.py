@@ -127,12 +127,16 @@ class _Run:
 
     def stage(self, artifact: Artifact) -> None:
         """Makes the artifact, or takes the one that is there."""
-        began, reused = time.monotonic(), artifact.done
+        began, reused = time.monotonic(), self._as_left(artifact) is None
         if not reused:
             artifact.prepare()
             with locked(artifact.folder, self.console):
-                reused = artifact.done  # another run may have made it while we waited
+                changed = self._as_left(artifact)  # another run may have made it while we waited
+                reused = changed is None
                 if not reused:
+                    if artifact.done:
+                        self.console.note(f"{changed}: it is looked at, and what is damaged is made again")
+                        artifact.reopen()
                     self._make(artifact)
                     artifact.finish()
         if reused:
@@ -142,6 +146,16 @@ class _Run:
         if artifact.stage == "extract":
             self.tracked.dataset(artifact.folder)
         self.records.append(StageRecord(artifact.stage, artifact.folder, time.monotonic() - began, reused))
+
+    def _as_left(self, artifact: Artifact) -> str | None:
+        """None for an artifact that is done and as it was left; else why it can't be taken as it is."""
+        if not artifact.done:
+            return f"{artifact.folder} is not done"
+        if artifact.stage != "extract":
+            return None
+        from eagle3.data.checked import untouched
+
+        return untouched(artifact.folder, self.stages.target.fingerprint)
 
     def _make(self, artifact: Artifact) -> None:
         actions: dict[str, Callable[[Artifact], None]] = {

@@ -13,6 +13,7 @@ from eagle3.config import PROJECT, Config
 from eagle3.config.load import from_root
 from eagle3.config.provenance import file_sha256
 from eagle3.config.validate import boundaries_of
+from eagle3.data.limits import context_flag
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import Artifact, fingerprint
 from eagle3.server.arguments import installed
@@ -114,6 +115,8 @@ def _prepare_inputs(cfg: Config, target: TargetInfo) -> dict[str, Any]:
         "seed": dataset.seed,
         "tokenizer": _tokenizer_sha256(target, cfg.target.chat_template),
     }
+    if context := context_flag(cfg, 0):  # a limit on the length, like max_length
+        inputs["context_length"] = context
     if cfg.prepare.regenerate:
         inputs["regenerate"] = {"target": target.fingerprint, "max_new_tokens": cfg.prepare.max_new_tokens}
     return inputs

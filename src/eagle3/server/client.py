@@ -95,6 +95,8 @@ class Client:
     async def prompt_logprobs(self, input_ids: Sequence[int], rid: str | None = None) -> list[float]:
         """Natural log-probability of each token of the prompt but the first: `len(input_ids) - 1` numbers.
 
+        Where the logits are not finite the server's JSON has a null, and this a NaN.
+
         Args:
             rid: a request id of the dataset dumps the prompt in the same pass.
         """
@@ -112,7 +114,7 @@ class Client:
         # SGLang reports the vocabulary's last token as 0.
         if len(entries) != len(input_ids) or any(e[1] not in (t, 0) for e, t in zip(entries, input_ids, strict=True)):
             raise ServerError(f"asked for the log-probabilities of {len(input_ids)} tokens, got those of other tokens")
-        return [float(entry[0]) for entry in entries[1:]]
+        return [float("nan") if entry[0] is None else float(entry[0]) for entry in entries[1:]]
 
     async def complete(
         self, input_ids: Sequence[int], max_new_tokens: int, stop_token_ids: Sequence[int] | None = None

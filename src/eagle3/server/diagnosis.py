@@ -58,7 +58,7 @@ def _look(members: list[psutil.Process]) -> list[Look]:
     for process in members:
         with suppress(psutil.Error, KeyError):
             cores = (sum(process.cpu_times()[:2]) - before[process.pid]) / LOOK_S
-            name = " ".join(process.cmdline())[:60] or process.name()
+            name = " ".join(" ".join(process.cmdline()).split())[:60] or process.name()  # a set title leaves blanks
             looks.append(Look(process.pid, name, process.status(), cores, _waits_in(process.pid)))
     return looks
 
