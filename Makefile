@@ -1,17 +1,18 @@
 # make quickstart   install, then a drafter for a small real model on this machine's CPU
 # make install      the environment alone (.venv, about 10 GB)
 # make test         all tests            make check   ruff, formatting, types, import order
+# make parity       our losses and gradients against SpecForge's and speculators' (installed into ~/.cache/eagle3)
 # make lock         compile requirements.txt anew after a change of pyproject.toml or requirements.in
 # From any folder: make -C /path/to/eagle3 quickstart.     Another Python: make install PYTHON=python3.12
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 BIN := $(ROOT)/.venv/bin
 export PYTHON
 
-.PHONY: help quickstart install test check format lock
+.PHONY: help quickstart install test parity check format lock
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,5s/^# //p' $(ROOT)/Makefile
+	@sed -n '1,6s/^# //p' $(ROOT)/Makefile
 
 quickstart: install
 	$(BIN)/python $(ROOT)/run.py experiment=quickstart
@@ -21,6 +22,9 @@ install:
 
 test: install
 	cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+parity: install
+	cd $(ROOT) && $(BIN)/python -m pytest tests/parity -o python_files='parity_*.py'
 
 check: install
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports

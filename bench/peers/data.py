@@ -1,0 +1,90 @@
+"""What every trainer is given: documents, and the target's tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3.drafter.batch import Batch
+from eagle3.drafter.model import rms_norm
+from eagle3.drafter.shape import DrafterShape
+
+
+@dataclass(frozen=True)
+class Document:
+    """One conversation of S tokens and what the target made of it."""
+
+    input_ids: Tensor
+    """[S] int64."""
+    loss_mask: Tensor
+    """[S] bool: response tokens."""
+    states: Tensor
+    """[S, K*Ht]."""
+    before_norm: Tensor
+    """[S, Ht]: the target's last state before its final norm, which speculators reads."""
+    final: Tensor
+    """[S, Ht]: behind that norm, which SpecForge and we read."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target's own, all frozen."""
+
+    embedding: Tensor
+    """[V, Ht]."""
+    head: Tensor
+    """[V, Ht]."""
+    norm: Tensor
+    """[Ht]: weight of the final norm."""
+    draft_ids: Tensor
+    """[D] int64, ascending."""
+
+
+def random_target(shape: DrafterShape, dtype: torch.dtype, seed: int = 0) -> Target:
+    generator = torch.Generator().manual_seed(seed)
+    size = (shape.vocab_size, shape.target_hidden_size)
+    return Target(
+        embedding=torch.randn(size, generator=generator).to(dtype),
+        head=torch.randn(size, generator=generator).to(dtype) / shape.target_hidden_size**0.5,
+        norm=(1 + 0.2 * torch.randn(shape.target_hidden_size, generator=generator)).to(dtype),
+        draft_ids=torch.randperm(shape.vocab_size, generator=generator)[: shape.draft_vocab_size].sort().values,
+    )
+
+
+def random_documents(
+    shape: DrafterShape, target: Target, lengths: Sequence[int], answers: float, dtype: torch.dtype, seed: int = 1
+) -> list[Document]:
+    """Documents whose last `answers` (a share) is the response. Their states are slices of one common pool, so that
+    many fit in memory."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = 2 * max(lengths)
+    width = shape.target_hidden_size
+    states = torch.randn(rows, shape.num_boundaries * width, generator=generator).to(dtype)
+    before = torch.randn(rows, width, generator=generator).to(dtype)
+    final = rms_norm(before, target.norm, shape.rms_norm_eps)
+    documents = []
+    for length in lengths:
+        start = int(torch.randint(rows - length + 1, (1,), generator=generator))
+        part = slice(start, start + length)
+        ids = torch.randint(shape.vocab_size, (length,), generator=generator)
+        mask = torch.arange(length) >= round((1 - answers) * length)
+        documents.append(Document(ids, mask, states[part], before[part], final[part]))
+    return documents
+
+
+def pack(documents: Sequence[Document]) -> Batch:
+    """As our own loader packs them: one after the other, no padding."""
+    lengths = torch.tensor([len(d) for d in documents])
+    return Batch(
+        input_ids=torch.cat([d.input_ids for d in documents]),
+        loss_mask=torch.cat([d.loss_mask for d in documents]),
+        document=torch.repeat_interleave(torch.arange(len(documents), dtype=torch.int32), lengths),
+        position=torch.cat([torch.arange(len(d)) for d in documents]),
+        states=torch.cat([d.states for d in documents]),
+        final=torch.cat([d.final for d in documents]),
+        sample_ids=torch.arange(len(documents)),
+    )

@@ -1,0 +1,38 @@
+"""Stand-ins for packages that a peer imports at its top and that no step of training calls.
+
+Only for hosts that have no network and do not have them; where the real one is installed it is used.
+"""
+
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+NAMES = {
+    "datasets": ("Dataset", "load_from_disk"),
+    "openai": ("OpenAI",),
+    "openai.types": (),
+    "openai.types.chat": ("ChatCompletion", "ChatCompletionMessageParam"),
+    "openai.types.completion": ("Completion",),
+}
+
+
+class NeverCalled:
+    """Takes the place of a class or function; using it is a mistake of the benchmark."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise AssertionError("a stand-in of bench/peers was used: install the real package")
+
+
+def provide() -> list[str]:
+    """Puts a stand-in for each missing package in place; returns their names."""
+    top = [name for name in NAMES if "." not in name and name not in sys.modules]
+    missing = {name for name in top if importlib.util.find_spec(name) is None}
+    for name, contents in NAMES.items():
+        if name.split(".")[0] in missing:
+            module = ModuleType(name, f"stand-in of bench/peers for {name}")
+            module.__path__ = []
+            module.__spec__ = ModuleSpec(name, None)  # who asks whether it is installed gets an answer, not an error
+            module.__dict__.update(dict.fromkeys(contents, NeverCalled))
+            sys.modules[name] = module
+    return sorted(missing)
