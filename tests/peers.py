@@ -1,4 +1,4 @@
-"""Other trainers, each in a folder of its own: their dependencies are this environment's, their code stays out of it."""
+"""Other trainers, each in a folder of its own: the dependencies are this environment's, their code stays out of it."""
 
 import fcntl
 import shutil
@@ -10,8 +10,8 @@ import pytest
 
 from eagle3.target import cache_folder
 
-BESIDE = {"speculators": ("hs-connectors",)}
-"""Packages of the same project and version that a peer imports."""
+BESIDE = {"speculators==0.9.0": ("hs-connectors==0.9.0",)}
+"""Packages of the same project that a peer imports."""
 
 
 def peer_path(name: str, version: str) -> Path:
@@ -26,7 +26,8 @@ def peer_path(name: str, version: str) -> Path:
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two workers one installs
         if not folder.is_dir():
-            _install([f"{part}=={version}" for part in (name, *BESIDE.get(name, ()))], folder)
+            wanted = f"{name}=={version}"
+            _install([wanted, *BESIDE.get(wanted, ())], folder)
     return folder
 
 
