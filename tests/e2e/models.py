@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, PreTrainedModel, Qwen3Config
 
 VOCAB = 512
 
@@ -21,6 +21,24 @@ def tiny_llama() -> LlamaConfig:
         bos_token_id=1,
         eos_token_id=2,
         tie_word_embeddings=False,
+        dtype="bfloat16",
+    )
+
+
+def tiny_qwen3() -> Qwen3Config:
+    """Heads that are wider than hidden_size / heads, as in the small Qwen3 models; q and k are normed in each head."""
+    return Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=True,
         dtype="bfloat16",
     )
 
@@ -76,5 +94,7 @@ def build(config: Any, folder: Path, seed: int = 0) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2:
                 parameter.normal_(0.0, 0.3 if "embed" in name else 0.12)
+            elif "norm" in name:  # with weights of one, a norm applied twice would be seen by nobody
+                parameter.normal_(1.0, 0.2)
     model.save_pretrained(folder)
     return model
