@@ -104,7 +104,11 @@ def _dataset(path: Path) -> Facts:
     for name, label in (("quarantined", "quarantined"), ("skipped", "skipped")):
         if found := manifest.get(name):
             yield label, _counted(found)
-    yield "made by", f"SGLang {manifest.get('sglang_version')}; plugin {str(manifest.get('plugin_sha256'))[:12]}"
+    if made := read_json(path / "import.json"):
+        yield "made by", f"imported from {made.get('source')}, in the format {made.get('format')}"
+        yield "train", f"python run.py dataset.path={shlex.quote(str(path.resolve()))} ..."
+    else:
+        yield "made by", f"SGLang {manifest.get('sglang_version')}; plugin {str(manifest.get('plugin_sha256'))[:12]}"
     if nccl := manifest.get("nccl_env"):
         yield "NCCL", " ".join(f"{name}={value}" for name, value in nccl.items())
     yield from (("proof", text) for text in proof_texts(manifest.get("proof") or {}))

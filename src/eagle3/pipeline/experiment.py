@@ -19,6 +19,7 @@ from eagle3.errors import ConfigError
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.child import run_child
+from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
@@ -68,7 +69,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
 def _require_devices(cfg: Config) -> None:
     """A GPU that is not there is said now, not after hours of extraction."""
     last = STAGES.index(cfg.until)
-    extracts, trains = last >= STAGES.index("extract"), last >= STAGES.index("train")
+    extracts, trains = last >= STAGES.index("extract") and not is_imported(cfg), last >= STAGES.index("train")
     if trains and cfg.trainer.devices != 1:
         raise ConfigError(f"trainer.devices: {cfg.trainer.devices}; run.py trains on one device, set trainer.devices=1")
     wanted = ["server.device=cuda"] * (extracts and cfg.server.device == "cuda")

@@ -14,7 +14,7 @@ from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
-from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
+from eagle3.pipeline.stages import Stages, artifacts_root, find_inputs, stages_of
 from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
@@ -100,7 +100,7 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
     if stages is not None:
         for artifact in stages.in_order():
             folders[artifact.stage], states[artifact.stage] = str(artifact.folder), _state(artifact)
-        capture = captured(stages.extract.folder)
+        capture = stages.extract.inputs["capture"]
     dump = Path(folders["extract"]) / "work"
     child = f"{sys.executable} -m eagle3.{{}}.main {{}}/job.json"
     prepare = [

@@ -16,6 +16,7 @@ from eagle3.config.validate import boundaries_of
 from eagle3.data.limits import context_flag
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import Artifact, fingerprint
+from eagle3.pipeline.imported import imported, is_imported
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
@@ -187,10 +188,14 @@ def stages_of(cfg: Config, target: TargetInfo) -> Stages:
     """
     root = artifacts_root(cfg)
     boundaries, capture = boundaries_of(cfg, target.num_layers)
-    prepare_inputs = _prepare_inputs(cfg, target)
-    prepare = Artifact("prepare", root / "prepare" / fingerprint(prepare_inputs), prepare_inputs)
-    extract_inputs = _extract_inputs(cfg, target, prepare.folder.name)
-    extract = _extraction(root, extract_inputs, capture)
+    if is_imported(cfg):
+        prepare, extract = imported(cfg, target, boundaries)
+        extract_inputs = prepare.inputs
+    else:
+        prepare_inputs = _prepare_inputs(cfg, target)
+        prepare = Artifact("prepare", root / "prepare" / fingerprint(prepare_inputs), prepare_inputs)
+        extract_inputs = _extract_inputs(cfg, target, prepare.folder.name)
+        extract = _extraction(root, extract_inputs, capture)
     # Not the folder's name: a superset and the exact choice give the same states, so the same drafter.
     train_inputs = _train_inputs(cfg, fingerprint(extract_inputs), boundaries)
     train = Artifact("train", root / "train" / fingerprint(train_inputs), train_inputs)

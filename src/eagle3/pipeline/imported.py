@@ -1,0 +1,47 @@
+"""A dataset of hidden states that was imported: it takes the place of what prepare and extract would have made."""
+
+from pathlib import Path
+
+from eagle3.config import Config
+from eagle3.config.provenance import file_sha256
+from eagle3.errors import ConfigError
+from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.target.info import TargetInfo
+
+MANIFEST = "manifest.json"
+
+
+def is_imported(cfg: Config) -> bool:
+    """Whether `dataset.path` is a dataset of hidden states, not of conversations."""
+    return (Path(cfg.dataset.path) / MANIFEST).is_file()
+
+
+def imported(cfg: Config, target: TargetInfo, boundaries: list[int]) -> tuple[Artifact, Artifact]:
+    """Both stages' artifacts, of a folder for which `is_imported` is true.
+
+    Raises:
+        ConfigError: the import is not finished, of another target, or lacks a boundary.
+    """
+    folder = Path(cfg.dataset.path)
+    manifest = read_json(folder / MANIFEST)
+    if not (folder / "prompts.safetensors").is_file():
+        raise ConfigError(
+            f"dataset.path: {folder} is a dataset of hidden states without its prompts; give the conversations that it "
+            "was made of, or a folder that `eagle3 import-data` made"
+        )
+    if not (folder / "DONE").is_file():
+        raise ConfigError(f"dataset.path: the import into {folder} is not finished; the same command continues it")
+    made_with = manifest.get("target") or {}
+    if made_with.get("fingerprint") != target.fingerprint:
+        raise ConfigError(
+            f"dataset.path: {folder} was made with {made_with.get('name')}, another model than {target.path}"
+        )
+    missing = sorted(set(boundaries) - set(manifest["boundaries"]))
+    if missing:
+        raise ConfigError(
+            f"dataset.path: {folder} has boundaries {manifest['boundaries']}, not {missing}; choose layers.boundaries "
+            "among them"
+        )
+    inputs = {"imported": file_sha256([folder / MANIFEST])}
+    extract = Artifact("extract", folder, {**inputs, "capture": manifest["boundaries"]})
+    return Artifact("prepare", folder, inputs), extract
