@@ -50,8 +50,9 @@ def test_a_drafter_is_trained_on_an_import(tmp_path: Path, capsys: pytest.Captur
     assert main(["inspect", str(out)]) == 0
     assert f"imported from {foreign}" in capsys.readouterr().out
     overrides = f"""name=tiny target=local target.name=tiny target.path={model} dataset=jsonl dataset.path={out}
-        server=cpu trainer=cpu trainer.epochs=1 trainer.max_steps=2 trainer.tokens_per_batch=256 layers.boundaries=[1,3,5]
-        drafter.draft_vocab_size=128 loss.ttt_steps=2 paths.artifacts={tmp_path / "a"} paths.runs={tmp_path / "r"}"""
+        server=cpu trainer=cpu trainer.epochs=1 trainer.max_steps=2 trainer.tokens_per_batch=256
+        layers.boundaries=[1,3,5] drafter.draft_vocab_size=128 loss.ttt_steps=2
+        paths.artifacts={tmp_path / "a"} paths.runs={tmp_path / "r"}"""
     argv = [sys.executable, str(PROJECT / "run.py"), *overrides.split()]
     env = {**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
     plan = subprocess.run([*argv, "mode=plan"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
