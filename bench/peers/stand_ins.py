@@ -8,13 +8,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-NAMES = {
-    "datasets": ("Dataset", "load_from_disk"),
-    "openai": ("OpenAI",),
-    "openai.types": (),
-    "openai.types.chat": ("ChatCompletion", "ChatCompletionMessageParam"),
-    "openai.types.completion": ("Completion",),
-}
+NAMES = ("datasets", "openai", "openai.types", "openai.types.chat", "openai.types.completion")
 
 
 class NeverCalled:
@@ -24,15 +18,23 @@ class NeverCalled:
         raise AssertionError("a stand-in of bench/peers was used: install the real package")
 
 
+class StandIn(ModuleType):
+    """Has whatever is imported from it, also for the annotations of functions that are never called."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return NeverCalled
+
+
 def provide() -> list[str]:
     """Puts a stand-in for each missing package in place; returns their names."""
     top = [name for name in NAMES if "." not in name and name not in sys.modules]
     missing = {name for name in top if importlib.util.find_spec(name) is None}
-    for name, contents in NAMES.items():
+    for name in NAMES:
         if name.split(".")[0] in missing:
-            module = ModuleType(name, f"stand-in of bench/peers for {name}")
+            module = StandIn(name)
             module.__path__ = []
             module.__spec__ = ModuleSpec(name, None)  # who asks whether it is installed gets an answer, not an error
-            module.__dict__.update(dict.fromkeys(contents, NeverCalled))
             sys.modules[name] = module
     return sorted(missing)
