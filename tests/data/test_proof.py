@@ -9,6 +9,7 @@ from eagle3.data.placement import place
 from eagle3.data.proof import (
     Findings,
     logprob_agreement,
+    require_decoding,
     require_logprobs,
     require_rows,
     share_of_rows_off,
@@ -96,6 +97,23 @@ def test_findings_are_means_over_tokens():
     record = findings.record()
     assert (record["sequences"], record["tokens"]) == (2, 2 * (S - 1))
     assert record["mean_error"] == pytest.approx(agreement.mean_error)
+    assert "max_decode_error" not in record, "nothing was decoded"
+    findings.max_decode_error = 0.01
+    assert findings.record()["tolerance_decode_error"] == 0.5
+
+
+def test_decoded_and_prefilled_log_probabilities_may_differ_by_rounding_and_a_routed_token():
+    prefilled = torch.tensor([-0.1, -2.0, -0.5, -1.0, -3.0])
+    assert require_decoding("here", prefilled + torch.tensor([0.02, -0.01, 1.4, 0.0, -0.05]), prefilled) < 0.03
+    for wrong in (prefilled - 2.0, prefilled * torch.nan):
+        with pytest.raises(ProofError, match="Decoding and prefill do not compute the same"):
+            require_decoding("here", wrong, prefilled)
+
+
+def test_text_less_likely_than_a_guess_is_doubted():
+    likely, unlikely = Findings(mean_logprob=-2.0), Findings(mean_logprob=-8.0)
+    assert likely.doubt(1000) is None
+    assert "-8.00 nats a token, less than a guess among its 1,000 tokens (-6.91)" in (unlikely.doubt(1000) or "")
 
 
 def test_the_longest_and_random_ones_are_chosen():

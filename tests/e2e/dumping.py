@@ -163,6 +163,8 @@ class DumpTests:
         (ready,) = served.server.ready
         assert ready["boundaries"] == served.boundaries
         assert (ready["rank"], ready["streams"], ready["hidden_size"]) == (0, 1, 64)
+        # And has seen at the layers themselves, in the first 16 passes.
+        assert served.server.dump_status()["boundaries_compared"] == 16 * len(served.boundaries)
 
     def test_every_sequence_is_committed_once_and_nobody_else_s(self, served: Served) -> None:
         status = served.server.dump_status()

@@ -52,6 +52,12 @@ def set_boundaries(model: torch.nn.Module, boundaries: tuple[int, ...]) -> list[
     return effective
 
 
+def captured_layers(model: torch.nn.Module) -> Any:
+    """The layers that the boundaries count, after `set_boundaries`."""
+    (inner,) = (module for module in _find(model, LIST) if getattr(module, LIST))
+    return getattr(inner, "layers", ())
+
+
 def split_states(aux: Any, final: torch.Tensor, hidden_size: int, count: int) -> list[torch.Tensor]:
     """The captured states and the final one, each `[T, H]`.
 

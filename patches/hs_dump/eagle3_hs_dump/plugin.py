@@ -13,8 +13,9 @@ import torch
 
 from . import VERSION, DumpError
 from .batch import Batch, read_batch
-from .capture import set_boundaries, split_states
+from .capture import captured_layers, set_boundaries, split_states
 from .checks import Rank, check_arguments, check_version, read_rank
+from .entering import Entering
 from .placement import Placement, read_placement
 from .staging import Staging
 from .status import Status, write_ready
@@ -28,11 +29,12 @@ FOLDER = "SGLANG_HS_DUMP_DIR"
 class Dump:
     """Lives in the scheduler's process of each rank that writes."""
 
-    def __init__(self, work: Path, placement: Placement, device: torch.device) -> None:
+    def __init__(self, work: Path, placement: Placement, device: torch.device, entering: Entering) -> None:
         gpu = device.type == "cuda"
         total = int(os.environ.get("SGLANG_HS_DUMP_BUFFER_MIB", "2048" if gpu else "512")) * MIB
         threads = int(os.environ.get("SGLANG_HS_DUMP_THREADS", "4" if gpu else "1"))
         self.placement = placement
+        self.entering = entering
         self.staging = Staging(placement, device, total, min(64 * MIB, total // 8))
         self.writers = Writers(work, placement, self.staging, threads)
         self.pending: Batch | None = None
@@ -53,6 +55,7 @@ class Dump:
             "stalls": self.staging.stalls,
             "stalled_s": self.staging.stalled_seconds,
             "spent_s": self._spent_s,
+            "boundaries_compared": self.entering.compared,
             "error": self.writers.error,
         }
 
@@ -74,6 +77,7 @@ class Dump:
 
     def enter(self, forward_batch: Any) -> None:
         self.pending = read_batch(forward_batch, self.placement)
+        self.entering.forget()
 
     def take(self, final: torch.Tensor, aux: Any) -> None:
         batch, self.pending = self.pending, None
@@ -82,6 +86,7 @@ class Dump:
         states = split_states(aux, final, self.placement.hidden_size, len(self.placement.boundaries))
         if final.shape[0] < batch.rows:
             raise DumpError(f"the batch has {batch.rows} tokens but {final.shape[0]} hidden states came out")
+        self.entering.compare(states[:-1])
         for block, segments in self.staging.stage(batch, states):
             self.writers.submit(block, segments)
 
@@ -109,7 +114,8 @@ def start(runner: Any, work: Path) -> None:
     rank: Rank = read_rank()
     if rank.attention_tp != 0:
         return
-    _dump = Dump(work, placement, torch.device(runner.device))
+    entering = Entering(captured_layers(runner.model), placement.boundaries)
+    _dump = Dump(work, placement, torch.device(runner.device), entering)
     dp_size = max(getattr(runner.server_args, "dp_size", 1) or 1, getattr(runner.server_args, "attn_dp_size", 1) or 1)
     write_ready(
         work,

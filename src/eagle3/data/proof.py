@@ -1,4 +1,4 @@
-"""Do dumped hidden states belong to the tokens that they are filed under? Two comparisons, and their tolerances.
+"""Do dumped hidden states belong to the tokens that they are filed under? Three comparisons, and their tolerances.
 
 **Log-probabilities.** `final` is the state after the last norm, so `log_softmax(lm_head(final[t]))[x_{t+1}]` must be
 what the server itself says of its prompt. Both sides start from the same bfloat16 row; what may differ is that the
@@ -15,8 +15,17 @@ the spread of the logits themselves, some M/4 = 64 times (1).
 large common components, so they are compared after taking away their middle (the median over the tokens): the relative
 error of a row of another token is then about sqrt(2), and that of rounding far below 1/2. A mixture of experts may
 route a few tokens differently on a rounding, so a tenth of the rows may be off by more.
+
+**Decoding.** An attention that is wrong in the same way for every prompt passes both: the server's log-probabilities
+come from the same wrong states. But a server has two ways to a state: prefill, and decoding one token at a time out of
+its cache, by other kernels (with latent attention by another formula too). So it continues a prompt by a few tokens,
+and then gives the log-probabilities of prompt and continuation as one prompt. Rounding moves them by hundredths of a
+nat, a mixture of experts a token by more now and then; an attention that is wrong in one of the ways moves most of them
+by nats. The median over the decoded tokens of a sequence is compared. What is wrong in both ways, such as a rotary
+embedding misread from the config, is not seen; the mean log-probability of the prompts may then be (see `doubt`).
 """
 
+import math
 from dataclasses import asdict, dataclass
 
 import torch
@@ -31,6 +40,8 @@ FLOPS = 2e12
 """Of one comparison of log-probabilities: with a very large head only some positions are taken."""
 HEAD_BLOCK = 16384
 FEW = 8
+DECODE_ERROR = 0.5
+"""Nats."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,8 @@ class Findings:
     max_ratio: float = 0.0
     mean_logprob: float = 0.0
     max_share_of_rows_off: float = 0.0
+    max_decode_error: float | None = None
+    """Nats; None where no prompt was continued."""
 
     def add(self, agreement: Agreement) -> None:
         whole = self.tokens + agreement.tokens
@@ -114,7 +127,23 @@ class Findings:
         self.sequences += 1
 
     def record(self) -> dict[str, float]:
-        return {**asdict(self), "tolerance_ratio": MAX_RATIO, "tolerance_share_of_rows_off": SHARE_OFF}
+        found = {**asdict(self), "tolerance_ratio": MAX_RATIO, "tolerance_share_of_rows_off": SHARE_OFF}
+        if self.max_decode_error is None:
+            del found["max_decode_error"]
+        else:
+            found["tolerance_decode_error"] = DECODE_ERROR
+        return found
+
+    def doubt(self, vocab_size: int) -> str | None:
+        """What to say of prompts that the target finds less likely than random tokens: no error, but hardly right."""
+        uniform = -math.log(vocab_size)
+        if self.mean_logprob >= uniform:
+            return None
+        return (
+            f"the target gives the prompts {self.mean_logprob:.2f} nats a token, less than a guess among its "
+            f"{vocab_size:,} tokens ({uniform:.2f}). A trained model does so when the tokenizer or the weights are "
+            "another model's, or its attention is wrong: look at target.path and server.flags before you train on this."
+        )
 
 
 def require_logprobs(what: str, agreement: Agreement) -> None:
@@ -140,3 +169,20 @@ def require_rows(what: str, state: str, share: float, count: int) -> None:
         f"{SHARE_OFF:.0%}). Rows of another request, a wrong attention back-end, or a prefill in chunks that loses its "
         "place: look at server.flags (attention_backend, chunked_prefill_size) and at the SGLang version."
     )
+
+
+def require_decoding(what: str, decoded: Tensor, prefilled: Tensor) -> float:
+    """The median difference of the log-probabilities `[N]` of tokens that were decoded from those prefilled, in nats.
+
+    Raises ProofError where decoding and prefill do not compute the same.
+    """
+    error = float((decoded - prefilled).abs().nan_to_num(nan=torch.inf).median())
+    if error > DECODE_ERROR:
+        raise ProofError(
+            f"{what}: of tokens that the server decoded after it, its log-probabilities differ from those that it "
+            f"gives to the same tokens as a prompt by {error:.3g} nats in the median (at most {DECODE_ERROR:g}). "
+            "Decoding and prefill do not compute the same, so one of them is wrong, and the hidden states are "
+            "prefill's: an attention back-end that does not fit the model, or a cache of too low a precision. Look at "
+            "server.flags (attention_backend, kv_cache_dtype) and at the SGLang version."
+        )
+    return error

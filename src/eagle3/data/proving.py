@@ -1,4 +1,4 @@
-"""The proof, conducted: a few prompts before the rest, alone and together; random sequences of the dataset at the end.
+"""The proof, conducted: a few prompts before the rest, alone, together, and decoded; random sequences at the end.
 
 Proof rows go to a shard of their own, work/proof.safetensors, under sample ids that no prompt has. So whatever a proof
 finds, nothing of it is in the dataset, and the folder work/ goes when the dataset is complete. They are what the server
@@ -20,7 +20,14 @@ from torch import Tensor
 from eagle3.data.fp8 import dequantise
 from eagle3.data.layout import ShardLayout
 from eagle3.data.placement import Placement, Prompts, place
-from eagle3.data.proof import Findings, logprob_agreement, require_logprobs, require_rows, share_of_rows_off
+from eagle3.data.proof import (
+    Findings,
+    logprob_agreement,
+    require_decoding,
+    require_logprobs,
+    require_rows,
+    share_of_rows_off,
+)
 from eagle3.data.quantisation import QuantisationError
 from eagle3.data.shards import TORCH
 from eagle3.data.skeleton import PARTIAL, create_skeleton
@@ -33,10 +40,16 @@ COUNT = 4
 """Sequences a round."""
 AT_LEAST, USUAL, AT_MOST = 8, 4096, 32768
 """Tokens: what a proof sequence should have, what a random one has at most, and the longest one."""
+DECODED = 8
+"""Tokens by which a prompt is continued, in place of its last ones. The first of them comes out of prefill."""
 
 Dump = Callable[[list[int]], Awaitable[list[Tensor | None]]]
 """Sends these sequences of the proof's placement together, and waits for their rows. Gives the server's
 log-probabilities [S-1] of each; None where rows are not finite."""
+
+Continue = Callable[[list[int], int], Awaitable[tuple[Tensor, Tensor]]]
+"""Has the server continue a prompt by so many tokens, and prefill it with them. Gives the log-probabilities of the
+continuation, as they were decoded and as they were prefilled."""
 
 
 def choose(lengths: np.ndarray, chance: random.Random) -> tuple[list[int], list[int]]:
@@ -108,8 +121,11 @@ class Proving:
         plan = self.placement.shards[0]
         create_skeleton(self.folder / (plan.file + PARTIAL), plan.layout, self.placement.index(plan))
 
-    async def start(self, dump: Dump) -> Findings:
-        """Each prompt alone, then all at once: both right, the same, and fit to be stored. Raises ProofError."""
+    async def start(self, dump: Dump, continue_: Continue) -> Findings:
+        """Each prompt alone, then all at once: both right, the same, and fit to be stored; and as if it were decoded.
+
+        Raises ProofError.
+        """
         n = len(self.start_set)
         alone = [(await dump([k]))[0] for k in range(n)]
         together = await dump(list(range(n, 2 * n)))
@@ -120,6 +136,7 @@ class Proving:
             await asyncio.to_thread(self._check_rows, k, n + k, i, findings)
             if alone[k] is not None:
                 await asyncio.to_thread(self._measure, k, i)
+                await self._check_decoding(i, continue_, findings)
         return self._require_some(findings)
 
     async def end(self, dump: Dump, leave_out: set[int]) -> Findings:
@@ -170,6 +187,14 @@ class Proving:
             )
             findings.max_share_of_rows_off = max(findings.max_share_of_rows_off, share)
             require_rows(self._name(i), state, share, len(rows))
+
+    async def _check_decoding(self, i: int, continue_: Continue, findings: Findings) -> None:
+        ids = self.dataset.input_ids(i).tolist()
+        count = min(DECODED, len(ids) - 1)
+        if count > 1:
+            decoded, prefilled = await continue_(ids[:-count], count)
+            error = require_decoding(self._name(i), decoded[1:], prefilled[1:])
+            findings.max_decode_error = max(findings.max_decode_error or 0.0, error)
 
     def _measure(self, copy: int, i: int) -> None:
         """What storing the rows in 8 bits would lose."""

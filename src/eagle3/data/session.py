@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -54,7 +54,10 @@ class Session:
     async def run(self) -> None:
         """Proof, all missing sequences, proof. Raises what stops it; every committed sequence stays."""
         manifest = self.assembly.manifest
-        manifest.proof = {"start": (await self.proving.start(self.dump_for_proof)).record()}
+        found = await self.proving.start(self.dump_for_proof, self.continue_for_proof)
+        manifest.proof = {"start": found.record()}
+        if doubt := found.doubt(manifest.vocab_size):
+            self.meter.reporter.note(doubt)
         self._record_quantisation()
         manifest.save(self.assembly.folder)
         await self.stream()
@@ -80,8 +83,27 @@ class Session:
             asyncio.ensure_future(self._twice(partial(self.client.prompt_logprobs, prompt, self.rid(i))))
             for prompt, i in zip(prompts, ids, strict=True)
         ]
+        await self._watch(asked, ids)
+        return [
+            None if self._proofs[i].bad else torch.tensor(task.result(), dtype=torch.float32)
+            for i, task in zip(ids, asked, strict=True)
+        ]
+
+    async def continue_for_proof(self, prompt: list[int], count: int) -> tuple[Tensor, Tensor]:
+        """See `proving.Continue`."""
+        self._progress = (None, 0.0)
+        decoding = asyncio.ensure_future(self._twice(partial(self.client.continuation, prompt, count)))
+        await self._watch([decoding])
+        tokens, decoded = decoding.result()
+        self._progress = (None, 0.0)
+        prefill = asyncio.ensure_future(self._twice(partial(self.client.prompt_logprobs, [*prompt, *tokens])))
+        await self._watch([prefill])
+        return torch.tensor(decoded), torch.tensor(prefill.result()[-count:])
+
+    async def _watch(self, asked: Sequence[asyncio.Future[Any]], dumped: Sequence[int] = ()) -> None:
+        """Until all are answered and these sequences of the proof committed. Raises what goes wrong meanwhile."""
         try:
-            while not all(task.done() for task in asked) or any(i not in self._proofs for i in ids):
+            while not all(task.done() for task in asked) or any(i not in self._proofs for i in dumped):
                 for task in asked:
                     if task.done() and (error := task.exception()):
                         raise error
@@ -89,10 +111,6 @@ class Session:
                 await asyncio.sleep(TICK_S)
         finally:
             await _cancel(asked)
-        return [
-            None if self._proofs[i].bad else torch.tensor(task.result(), dtype=torch.float32)
-            for i, task in zip(ids, asked, strict=True)
-        ]
 
     async def stream(self) -> None:
         placement, assembly = self.assembly.placement, self.assembly
@@ -224,7 +242,7 @@ def next_group(length: np.ndarray, todo: Iterator[int], room: int, concurrency: 
     return group
 
 
-async def _cancel(tasks: list[asyncio.Task]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

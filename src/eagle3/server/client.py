@@ -131,6 +131,20 @@ class Client:
         reason = meta["finish_reason"]
         return Completion(reply["output_ids"], reason["type"] if isinstance(reason, dict) else str(reason), meta)
 
+    async def continuation(self, input_ids: Sequence[int], count: int) -> tuple[list[int], list[float]]:
+        """Exactly `count` greedy tokens, past the model's end token too, and the log-probability of each."""
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": count, "temperature": 0.0, "ignore_eos": True},
+            "return_logprob": True,
+        }
+        async with self._slots:
+            reply = await self._call("POST", "/generate", body, _BROKEN)
+        entries = reply["meta_info"]["output_token_logprobs"]
+        if len(entries) != count:
+            raise ServerError(f"asked for a continuation of {count} tokens, got {len(entries)}")
+        return [int(entry[1]) for entry in entries], [float(entry[0]) for entry in entries]
+
     async def run(self, jobs: Iterable[tuple[T, Callable[[], Awaitable[Any]]]]) -> AsyncIterator[tuple[T, Any]]:
         """Runs jobs with at most `concurrency` begun, lazily taken from `jobs`; gives (key, result) as they end.
 
