@@ -52,11 +52,14 @@ def test_both_types_end_up_in_place(pipe, monkeypatch, chunk):
     exact = pipe.placed.read(8)
     for name, a, b in zip(pipe.placed.states, first, second, strict=True):
         assert torch.equal(exact[name], torch.cat([a[16:], b[15:]]))
-    assert pipe.writers.bytes == 3 * (31 * (HIDDEN + 4) + 17 * HIDDEN * 2)
+    assert pipe.writers.figures["bytes"] == 3 * (31 * (HIDDEN + 4) + 17 * HIDDEN * 2)
 
 
 def test_a_block_holds_twice_as_many_rows_in_8_bits(pipe):
-    assert pipe.staging.block_rows == {torch.float8_e4m3fn: 16, torch.bfloat16: 8}
+    assert {dtype: pipe.staging.layout.rows(dtype) for dtype in ("fp8_e4m3", "bfloat16")} == {
+        "fp8_e4m3": 16,
+        "bfloat16": 8,
+    }
 
 
 @pytest.mark.parametrize("factor", [0.0, 3e-41, 1e-38, 1.0, 1e5, 5e37], ids=str)

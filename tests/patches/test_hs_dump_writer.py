@@ -1,11 +1,14 @@
 """Rows into files: in place, in order, checked, and never over something committed."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 import zlib
 
+import psutil
 import pytest
 import torch
 from eagle3_hs_dump.batch import Batch, Segment
@@ -21,12 +24,12 @@ SEQUENCES = {5: list(range(100, 130)), 3: [7], 8: list(range(40, 57))}
 class Pipe:
     """Staging and writers as the plugin sets them up, with blocks of only a few rows."""
 
-    def __init__(self, placed: Placed, threads: int = 2, block_rows: int = 8) -> None:
+    def __init__(self, placed: Placed, writers: int = 2, block_rows: int = 8) -> None:
         self.placed = placed
         self.placement = read_placement(placed.work)
         row = HIDDEN * 2 * len(placed.states)
         self.staging = Staging(self.placement, torch.device("cpu"), 4 * block_rows * row, block_rows * row)
-        self.writers = Writers(placed.work, self.placement, self.staging, threads)
+        self.writers = Writers(placed.work, self.placement, self.staging, writers)
 
     def send(self, parts: list[tuple[int, int, int]], states: list[torch.Tensor], ids: list[int] | None = None) -> None:
         """One forward pass of (sample, start, count) parts; `states` hold the rows of all parts."""
@@ -94,7 +97,7 @@ def test_rows_that_are_not_finite_are_named(pipe, value, name):
     pipe.settle()
     assert pipe.placed.ledger()[8]["bad"] == name
     assert pipe.placed.ledger()[3]["bad"] is None
-    assert pipe.writers.bad == 1
+    assert pipe.writers.figures["bad"] == 1
 
 
 def test_a_gap_is_an_error(pipe):
@@ -136,7 +139,7 @@ def test_what_is_committed_is_not_written_again(pipe):
     pipe.send([(8, 0, 17)], rows(17, 2))
     pipe.settle()
     assert torch.equal(pipe.placed.read(8)["final"], states[-1])
-    assert (pipe.writers.sequences, pipe.writers.repeated) == (1, 1)
+    assert (pipe.writers.figures["sequences"], pipe.writers.figures["repeated"]) == (1, 1)
 
 
 def test_after_an_error_nothing_waits_and_nothing_is_written(pipe):
@@ -148,8 +151,54 @@ def test_after_an_error_nothing_waits_and_nothing_is_written(pipe):
     assert pipe.placed.ledger() == {}
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_killed_writer_is_an_error_and_nothing_waits_for_it(pipe, number):
+    pipe.send([(3, 0, 1)], rows(1))
+    pipe.settle()
+    os.kill(pipe.writers.pids[number], signal.SIGKILL)
+    for _ in range(20):  # more than the blocks hold
+        pipe.send([(5, 0, 30)], rows(30))
+    pipe.settle()
+    deadline = time.monotonic() + 30
+    while pipe.writers.error is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert "ended with code -9" in pipe.writers.error
+    assert 3 in pipe.placed.ledger()
+
+
+LEFT_ALONE = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from tests.patches.test_hs_dump_writer import Pipe, SEQUENCES, rows, HIDDEN
+from tests.e2e.placing import place
+pipe = Pipe(place(Path({folder!r}), SEQUENCES, [1, 4], HIDDEN, 2), writers=1)
+pipe.send([(3, 0, 1)], rows(1)); pipe.settle()
+for pid in pipe.writers.pids:
+    os.kill(pid, signal.SIGSTOP)
+pipe.send([(8, 0, 8)], rows(17)); pipe.send([(8, 8, 8)], rows(17)); pipe.send([(8, 16, 1)], rows(17))
+while pipe.writers.queued < 3:
+    pass
+print(*pipe.writers.pids, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_left_the_model_is_written_though_the_server_is_killed(tmp_path):
+    script = LEFT_ALONE.format(path=sys.path, folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], check=False, stdout=subprocess.PIPE, timeout=120, text=True)
+    placed = Placed(tmp_path / "work", ["boundary.1", "boundary.4", "final"], SEQUENCES)
+    assert done.returncode == -signal.SIGKILL
+    assert list(placed.ledger()) == [3]
+    (pid,) = map(int, done.stdout.split())
+    os.kill(pid, signal.SIGCONT)
+    psutil.wait_procs([psutil.Process(pid)], timeout=60)
+    assert list(placed.ledger()) == [3, 8]
+
+
 FULL = """
-import json, resource, signal, sys, time
+import json, resource, sys, time
 from pathlib import Path
 sys.path[:0] = {path!r}
 import torch
@@ -161,10 +210,9 @@ pipe = Pipe(placed)
 status = Status(placed.work, lambda: {{"error": pipe.writers.error}})
 pipe.send([(3, 0, 1)], rows(1)); pipe.settle()
 shard = placed.work.parent / "shard-00001.safetensors.partial"
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (shard.stat().st_size // 2, resource.RLIM_INFINITY))
+for pid in pipe.writers.pids:
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (shard.stat().st_size // 2, resource.RLIM_INFINITY))
 pipe.send([(8, 0, 17)], rows(17)); pipe.settle()
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 status.write()
 """
 

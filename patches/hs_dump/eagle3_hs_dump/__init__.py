@@ -5,8 +5,10 @@ Inert unless SGLANG_HS_DUMP_DIR names the `work` folder of a dataset.
 """
 
 VERSION = "1"
-OLDEST, NEWEST = "0.5.11", "0.5.23"
+OLDEST, NEWEST = "0.5.9", "0.5.23"
 """SGLang versions that the hooks were read against."""
+PLUGINS_SINCE = "0.5.11"
+"""SGLang that loads plugins by itself; an older one is started by `python -m eagle3_hs_dump.launch`."""
 
 
 class DumpError(Exception):

@@ -1,21 +1,23 @@
-"""Where each row goes: reads `work/placement.json` and `work/placement.safetensors`, written by the client before."""
+"""Where each row goes: reads `work/placement.json` and `work/placement.safetensors`, written by the client before.
+
+Without torch, which the writers' processes do not load.
+"""
 
 import json
 import os
 from array import array
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from . import DumpError
 
 FORMAT_VERSION = 1
 FINAL = "final"
-SCALED = torch.float8_e4m3fn
+SCALED = "fp8_e4m3"
 """Rows of this type have a scale each."""
-_DTYPES = {"bfloat16": torch.bfloat16, "fp8_e4m3": SCALED}
+ITEM_BYTES = {"bfloat16": 2, SCALED: 1}
 _CODES = {"I32": "i", "I64": "q"}
 
 
@@ -23,8 +25,8 @@ _CODES = {"I32": "i", "I64": "q"}
 class Shard:
     path: Path
     """The `.partial` file, made by the client before it sends the shard's first sequence."""
-    dtype: torch.dtype
-    """What the states are stored as."""
+    dtype: str
+    """What the states are stored as, one of ITEM_BYTES."""
     state_offsets: tuple[int, ...]
     """Byte offset of each state, in the order of `Placement.states`."""
     scale_offsets: tuple[int, ...]
@@ -40,12 +42,15 @@ class Placement:
     states: tuple[str, ...]
     """`boundary.<b>` ascending, then `final`."""
     shards: tuple[Shard, ...]
-    index: dict[int, int]
-    """Sample id to position in the following arrays."""
     sample_ids: array
     shard: array
     row: array
     length: array
+
+    @cached_property
+    def index(self) -> dict[int, int]:
+        """Sample id to position in the arrays."""
+        return {sample: position for position, sample in enumerate(self.sample_ids)}
 
     def find(self, rid: str) -> int | None:
         """Position of a request's sequence; None for a request that is not of this dataset."""
@@ -84,14 +89,14 @@ def _read_arrays(path: Path) -> dict[str, array]:
 
 
 def _shard(folder: Path, entry: dict[str, Any], states: tuple[str, ...]) -> Shard:
-    if entry["dtype"] not in _DTYPES:
-        raise DumpError(f"dtype {entry['dtype']!r} is not one that this plugin writes: {', '.join(_DTYPES)}")
-    dtype = _DTYPES[entry["dtype"]]
+    dtype = entry["dtype"]
+    if dtype not in ITEM_BYTES:
+        raise DumpError(f"dtype {dtype!r} is not one that this plugin writes: {', '.join(ITEM_BYTES)}")
     return Shard(
         path=folder / f"{entry['file']}.partial",
         dtype=dtype,
         state_offsets=tuple(entry["state_offsets"][name] for name in states),
-        scale_offsets=tuple(entry["scale_offsets"][name] for name in states) if dtype is SCALED else (),
+        scale_offsets=tuple(entry["scale_offsets"][name] for name in states) if dtype == SCALED else (),
     )
 
 
@@ -109,15 +114,13 @@ def read_placement(work: Path) -> Placement:
     if states[-1] != FINAL or list(boundaries) != sorted(set(boundaries)):
         raise DumpError(f"states must be boundaries in ascending order and then {FINAL!r}, not {list(states)}")
     shards = tuple(_shard(work.parent, entry, states) for entry in plan["shards"])
-    sample_ids = arrays["sample_ids"]
     return Placement(
         prefix=f"eagle3-{plan['nonce']}-",
         hidden_size=plan["hidden_size"],
         boundaries=boundaries,
         states=states,
         shards=shards,
-        index={sample: position for position, sample in enumerate(sample_ids)},
-        sample_ids=sample_ids,
+        sample_ids=arrays["sample_ids"],
         shard=arrays["shard"],
         row=arrays["row"],
         length=arrays["length"],

@@ -14,7 +14,7 @@ import torch
 from . import VERSION, DumpError
 from .batch import Batch, read_batch
 from .capture import captured_layers, set_boundaries, split_states
-from .checks import Rank, check_arguments, check_version, read_rank
+from .checks import check_arguments, check_version, effective, read_rank, streams
 from .entering import Entering
 from .placement import Placement, read_placement
 from .staging import Staging
@@ -29,14 +29,19 @@ FOLDER = "SGLANG_HS_DUMP_DIR"
 class Dump:
     """Lives in the scheduler's process of each rank that writes."""
 
-    def __init__(self, work: Path, placement: Placement, device: torch.device, entering: Entering) -> None:
+    def __init__(
+        self, work: Path, placement: Placement, device: torch.device, entering: Entering, ranks: int = 1
+    ) -> None:
+        """`ranks` of this host write, each for itself."""
         gpu = device.type == "cuda"
         total = int(os.environ.get("SGLANG_HS_DUMP_BUFFER_MIB", "2048" if gpu else "512")) * MIB
-        threads = int(os.environ.get("SGLANG_HS_DUMP_THREADS", "4" if gpu else "1"))
+        # One writes some 1.4 GB/s with its checksums; cores are shared with the server and with other ranks' writers.
+        cores = len(os.sched_getaffinity(0)) // 2 // ranks
+        writers = int(os.environ.get("SGLANG_HS_DUMP_WRITERS", str(max(2, min(8, cores)) if gpu else "1")))
         self.placement = placement
         self.entering = entering
         self.staging = Staging(placement, device, total, min(64 * MIB, total // 8))
-        self.writers = Writers(work, placement, self.staging, threads)
+        self.writers = Writers(work, placement, self.staging, writers)
         self.pending: Batch | None = None
         self._told = False
         self._spent_s = 0.0
@@ -44,14 +49,10 @@ class Dump:
 
     def figures(self) -> dict[str, Any]:
         return {
-            "sequences": self.writers.sequences,
-            "tokens": self.writers.tokens,
-            "bytes": self.writers.bytes,
-            "bad": self.writers.bad,
-            "repeated": self.writers.repeated,
+            **self.writers.figures,
             "queue_depth": self.writers.queued,
             "buffers_in_use": self.staging.in_use,
-            "buffers": self.staging.blocks,
+            "buffers": self.staging.layout.count,
             "stalls": self.staging.stalls,
             "stalled_s": self.staging.stalled_seconds,
             "spent_s": self._spent_s,
@@ -105,25 +106,25 @@ def start(runner: Any, work: Path) -> None:
     import sglang
 
     check_version(sglang.__version__)
-    check_arguments(runner.server_args)
+    arguments = effective(runner.server_args)
+    check_arguments(arguments)
     placement = read_placement(work)
     hidden_size = int(runner.model_config.hidden_size)
     if hidden_size != placement.hidden_size:
         raise DumpError(f"the model's hidden size is {hidden_size}, the dataset's is {placement.hidden_size}")
     boundaries = set_boundaries(runner.model, placement.boundaries)
-    rank: Rank = read_rank()
+    rank = read_rank()
     if rank.attention_tp != 0:
         return
     entering = Entering(captured_layers(runner.model), placement.boundaries)
-    _dump = Dump(work, placement, torch.device(runner.device), entering)
-    dp_size = max(getattr(runner.server_args, "dp_size", 1) or 1, getattr(runner.server_args, "attn_dp_size", 1) or 1)
+    _dump = Dump(work, placement, torch.device(runner.device), entering, streams(arguments))
     write_ready(
         work,
         {
             "boundaries": boundaries,
             "rank": rank.tp,
             "dp_rank": rank.attention_dp,
-            "streams": dp_size,
+            "streams": streams(arguments),
             "hidden_size": hidden_size,
             "sglang_version": sglang.__version__,
             "plugin_version": VERSION,
@@ -182,6 +183,19 @@ def _logits(
     return original(processor, input_ids, hidden_states, lm_head, logits_metadata, aux_hidden_states, *args, **kwargs)
 
 
+def _keep_rids(forward_batch: Any) -> None:
+    """0.5.9 knows the requests of a batch only until its `ForwardBatch` is made: their names are kept from then on."""
+    original = forward_batch.init_new
+
+    def init_new(cls: type, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(batch, *args, **kwargs)
+        made.rids = [request.rid for request in batch.reqs or ()]
+        return made
+
+    forward_batch.init_new = classmethod(init_new)
+    forward_batch.rids = None  # of one that is made otherwise, for a warm-up
+
+
 def register() -> None:
     """Entry point of the group `sglang.srt.plugins`; called in each of the server's processes."""
     if FOLDER not in os.environ:
@@ -189,8 +203,11 @@ def register() -> None:
     if "sglang.srt.managers.scheduler" not in sys.modules:  # this process runs no model
         return
     from sglang.srt.layers.logits_processor import LogitsProcessor
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
 
+    if "rids" not in ForwardBatch.__annotations__:
+        _keep_rids(ForwardBatch)
     _wrap(ModelRunner, "load_model", _load_model)
     _wrap(ModelRunner, "forward", _forward)
     _wrap(LogitsProcessor, "forward", _logits)

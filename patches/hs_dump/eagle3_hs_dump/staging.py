@@ -2,11 +2,12 @@
 
 On a GPU the states are copied into pinned blocks on a side stream, so that the next forward pass starts at once; a
 block is free again when its rows are written. Only when no block is free does the forward pass wait. On a CPU the
-same blocks are plain memory and the copy is done at once. States that are stored in 8 bits are converted before the
-copy, on the device and on the same stream.
+copy is done at once. States that are stored in 8 bits are converted before the copy, on the device and on the same
+stream.
 """
 
-import ctypes
+import mmap
+import os
 import queue
 import threading
 import time
@@ -15,34 +16,40 @@ from typing import Any
 
 import torch
 
+from . import DumpError
 from .batch import Batch, Segment, cut, runs
+from .blocks import Blocks
 from .placement import SCALED, Placement
 from .quantise import CHUNK_BYTES, quantise
 
+TORCH = {"bfloat16": torch.bfloat16, SCALED: torch.float8_e4m3fn}
+
 
 class Block:
-    """Room for rows of every state, of one stored type at a time, and what a writer needs to check them."""
+    """One block as tensors; `number` tells the writers which."""
 
-    def __init__(self, placement: Placement, nbytes: int, most_rows: int, pinned: bool) -> None:
-        self._count, self._hidden = len(placement.states), placement.hidden_size
-        self._room = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
-        self.ids = torch.empty(most_rows, dtype=torch.int32, pin_memory=pinned)
-        self.peaks = torch.empty((self._count, most_rows), dtype=torch.float32, pin_memory=pinned)
+    def __init__(self, blocks: Blocks, memory: torch.Tensor, number: int) -> None:
+        self.number = number
+        self._blocks = blocks
+        self._room = memory[number * blocks.stride : (number + 1) * blocks.stride]
+        self.ids = self._wide(blocks.ids, 1, torch.int32)[0]
+        self.peaks = self._wide(blocks.peaks, blocks.states, torch.float32)
         """Largest magnitude in each row: finite exactly when the whole row is."""
-        self.scales = torch.empty((self._count, most_rows), dtype=torch.float32, pin_memory=pinned)
+        self.scales = self._wide(blocks.scales, blocks.states, torch.float32)
         """Of rows in 8 bits."""
-        self.id_bytes = _view(self.ids)
-        self.scale_bytes = [_view(scales) for scales in self.scales]
         self.event: Any = None
         self._users = 0
         self._lock = threading.Lock()
 
-    def lay_out(self, dtype: torch.dtype, rows: int) -> None:
-        """Makes room for `rows` rows of every state; what was in the block is gone."""
-        self.row_bytes = self._hidden * dtype.itemsize
-        room = self._room[: self._count * rows * self.row_bytes].view(dtype)
-        self.states = room.view(self._count, rows, self._hidden)
-        self.bytes = [_view(state) for state in self.states]
+    def _wide(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        rows = self._blocks.most_rows
+        return self._room[offset : offset + 4 * count * rows].view(dtype).view(count, rows)
+
+    def lay_out(self, dtype: str) -> None:
+        """Makes room for rows of a stored type; what was in the block is gone."""
+        kind, rows = TORCH[dtype], self._blocks.rows(dtype)
+        size = self._blocks.states * rows * self._blocks.hidden_size * kind.itemsize
+        self.states = self._room[:size].view(kind).view(self._blocks.states, rows, self._blocks.hidden_size)
 
     def hand_out(self, users: int) -> None:
         """To be called before the first of `users` writers can see the block."""
@@ -55,41 +62,34 @@ class Block:
             return self._users == 0
 
 
-def _view(tensor: torch.Tensor) -> memoryview:
-    size = tensor.numel() * tensor.element_size()
-    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
-
-
 class Staging:
     """The pool of blocks, and the copy into them. Used by the model's thread only, except for `release`."""
 
     def __init__(self, placement: Placement, device: torch.device, total_bytes: int, block_bytes: int) -> None:
+        """Raises DumpError when the memory cannot be pinned."""
         self.placement = placement
-        self.pinned = device.type == "cuda"
-        token = {s.dtype: placement.hidden_size * s.dtype.itemsize * len(placement.states) for s in placement.shards}
-        """Bytes of a token in all states, by the type that they are stored as."""
-        self.block_bytes = max(block_bytes, *token.values())
-        self.block_rows = {dtype: self.block_bytes // nbytes for dtype, nbytes in token.items()}
-        self.blocks = max(2, total_bytes // self.block_bytes)
+        self.layout = Blocks.of(placement, total_bytes, block_bytes)
+        self.descriptor = os.memfd_create("eagle3-hs-dump")
+        os.ftruncate(self.descriptor, self.layout.nbytes)
+        # On a CPU a page takes memory only once it is written to.
+        memory = torch.frombuffer(mmap.mmap(self.descriptor, self.layout.nbytes), dtype=torch.uint8)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self._stream is not None:
+            _pin(memory)
         self._free: queue.SimpleQueue[Block] = queue.SimpleQueue()
-        self._made = 0
+        for number in range(self.layout.count):
+            self._free.put(Block(self.layout, memory, number))
+        self._types = {shard.dtype for shard in placement.shards}
+        self._held: list[tuple[Any, list[torch.Tensor]]] = []
+        """What is being copied, and the event that tells when it has been."""
         self.stalls = 0
         self.stalled_seconds = 0.0
-        self._stream = torch.cuda.Stream(device) if self.pinned else None
-        if self.pinned:  # pinning takes milliseconds a block: not during a forward pass
-            for _ in range(self.blocks):
-                self._free.put(self._make())
-
-    def _make(self) -> Block:
-        self._made += 1
-        return Block(self.placement, self.block_bytes, max(self.block_rows.values()), self.pinned)
 
     def _take(self) -> Block:
         try:
             return self._free.get_nowait()
         except queue.Empty:
-            if self._made < self.blocks:
-                return self._make()
+            pass
         began = time.perf_counter()
         self.stalls += 1
         block = self._free.get()
@@ -102,7 +102,7 @@ class Staging:
     @property
     def in_use(self) -> int:
         """Blocks that hold rows not yet written."""
-        return self._made - self._free.qsize()
+        return self.layout.count - self._free.qsize()
 
     def stage(self, batch: Batch, states: list[torch.Tensor]) -> Iterator[tuple[Block, list[Segment]]]:
         """Starts copying a batch's rows; segments come back with rows counted within their block.
@@ -113,11 +113,12 @@ class Staging:
         Args:
             states: K + 1 tensors `[>= T, H]` on the model's device.
         """
-        for dtype, rows in self.block_rows.items():
-            of_type = [segment for segment in batch.segments if self._dtype_of(segment) is dtype]
-            for segments in cut(of_type, rows) if of_type else []:
+        self._let_go()
+        for dtype in self._types:
+            of_type = [segment for segment in batch.segments if self._dtype_of(segment) == dtype]
+            for segments in cut(of_type, self.layout.rows(dtype)) if of_type else []:
                 block = self._take()
-                block.lay_out(dtype, rows)
+                block.lay_out(dtype)
                 self._copy(block, runs(segments), batch.input_ids, states)
                 row = 0
                 moved = []
@@ -126,8 +127,18 @@ class Staging:
                     row += segment.count
                 yield block, moved
 
-    def _dtype_of(self, segment: Segment) -> torch.dtype:
+    def _dtype_of(self, segment: Segment) -> str:
         return self.placement.shards[self.placement.shard[segment.sequence]].dtype
+
+    def _let_go(self) -> None:
+        """Gives the memory of the batches before back to the model's stream, which their copies are done for by now.
+
+        Left to the allocator (`record_stream`) it would not be free while the host is ahead of the device, and the
+        states of several batches would pile up.
+        """
+        for event, _ in self._held:
+            torch.cuda.current_stream().wait_event(event)
+        self._held.clear()
 
     def _copy(self, block: Block, rows: list[tuple[int, int]], ids: torch.Tensor, states: list[torch.Tensor]) -> None:
         if self._stream is None:
@@ -138,8 +149,15 @@ class Staging:
             _fill(block, rows, ids, states)
             block.event = torch.cuda.Event(blocking=True)
             block.event.record()
-        for tensor in (ids, *states):  # the allocator must not give the memory away before the copy is done
-            tensor.record_stream(self._stream)
+        self._held.append((block.event, [ids, *states]))
+
+
+def _pin(memory: torch.Tensor) -> None:
+    code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # pyright: ignore
+    if int(code) != 0:
+        raise DumpError(
+            f"{memory.numel() >> 20} MiB of memory cannot be pinned ({code}): set SGLANG_HS_DUMP_BUFFER_MIB lower"
+        )
 
 
 def _fill(block: Block, rows: list[tuple[int, int]], ids: torch.Tensor, states: list[torch.Tensor]) -> None:
@@ -152,7 +170,7 @@ def _fill(block: Block, rows: list[tuple[int, int]], ids: torch.Tensor, states: 
 
 
 def _fill_state(block: Block, number: int, at: int, source: torch.Tensor) -> None:
-    scaled = block.states.dtype is SCALED
+    scaled = block.states.dtype is TORCH[SCALED]
     # Only what is converted is cut up: it needs temporaries.
     part = max(1, CHUNK_BYTES // (4 * source.shape[1])) if scaled else len(source)
     for rows in source.split(part):

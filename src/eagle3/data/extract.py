@@ -164,7 +164,7 @@ def _move_aside(out: Path, before: Manifest) -> str:
 def _await_old_server(work: Path, reporter: Reporter) -> None:
     """A server whose client was killed ends by itself, but takes a while; until then it may still write."""
     deadline = time.monotonic() + OLD_SERVER_S
-    for marker in work.glob("ready-*.json"):
+    for marker in (*work.glob("ready-*.json"), *work.glob("ledger-*.jsonl")):  # its model's process, and its writers
         with suppress(psutil.Error, ValueError, IndexError):
             process = psutil.Process(int(marker.stem.split("-")[1]))
             if process.environ().get(DUMP_FOLDER) != str(work):
