@@ -73,7 +73,7 @@ def main() -> None:
     lengths = [2048] * (args.tokens // 2048) if full else real_lengths(args.steps * args.tokens)
     target = random_target(LLAMA, torch.bfloat16)
     documents = random_documents(LLAMA, target, lengths, answers=1.0, dtype=torch.bfloat16)
-    options = {"compact": True} if args.compact else {}
+    options: dict[str, Any] = {"compact": True} if args.compact else {}
     found = run(
         args.peer,
         LLAMA,

@@ -5,6 +5,9 @@ fp32 masters; flex attention, and the small functions compiled that it compiles 
 which one GPU does not need. On a CPU its loss kernel (Triton) cannot run: there its own reference of it is used.
 """
 
+# pyright: reportMissingImports=false
+# The peer is in a folder of its own, no dependency of ours.
+
 import json
 import tempfile
 from collections.abc import Sequence

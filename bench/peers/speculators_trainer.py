@@ -5,6 +5,9 @@ compiled on a GPU, fused loss kernels (on a CPU its eager losses), gradients cli
 which it has no option for.
 """
 
+# pyright: reportMissingImports=false
+# The peer is in a folder of its own, no dependency of ours.
+
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
