@@ -56,8 +56,9 @@ def test_ranks_share_the_batches_out(folders: tuple[Path, Path], world: int) -> 
 def test_vocabulary_is_counted_on_the_training_split_alone(folders: tuple[Path, Path]) -> None:
     data, prompts = data_of(folders), prompts_of(LENGTHS)
     rows = [slice(prompts.offsets[i], prompts.offsets[i + 1]) for i in range(len(LENGTHS)) if i % 5]
-    assert data.train_ids.tolist() == np.concatenate([prompts.input_ids[r] for r in rows]).tolist()
-    assert data.train_mask.tolist() == np.concatenate([prompts.loss_mask[r] for r in rows]).tolist()
+    ids, mask = data.train_set.ids_and_mask()
+    assert ids.tolist() == np.concatenate([prompts.input_ids[r] for r in rows]).tolist()
+    assert mask.tolist() == np.concatenate([prompts.loss_mask[r] for r in rows]).tolist()
 
 
 def test_batches_move_whole(folders: tuple[Path, Path]) -> None:

@@ -9,7 +9,7 @@ from tests.data.small_datasets import write
 
 from eagle3.data.dataset import SequenceDataset
 from eagle3.data.loader import PackedLoader, SequentialLoader, TrainBatch
-from eagle3.data.packing import Packing, scored_counts
+from eagle3.data.packing import Packing
 from eagle3.data.shards import HiddenStates
 from eagle3.drafter.batch import valid_counts
 from eagle3.errors import DataError
@@ -27,9 +27,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> SequenceDataset:
 def loader_of(
     dataset: SequenceDataset, workers: int = 0, world: int = 1, rank: int = 0, accumulate: int = 1
 ) -> PackedLoader:
-    scored = scored_counts(dataset.ids_and_mask()[1], dataset.offsets, 3)
     packing = Packing(dataset.lengths, 40, seed=7, epochs=3, world=world)
-    return PackedLoader(dataset, packing, torch.from_numpy(scored), rank, accumulate, workers)
+    return PackedLoader(dataset, packing, torch.from_numpy(dataset.scored(3)), rank, accumulate, workers)
 
 
 def ids(batch: TrainBatch) -> list[int]:

@@ -5,9 +5,10 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eagle3.data import packing as packing_module
 from eagle3.data.packing import Packing, best_fit, in_order, scored_counts, split_to
 from eagle3.drafter.batch import valid_counts
 from eagle3.errors import DataError
@@ -20,9 +21,13 @@ def realistic(n: int) -> np.ndarray:
     return np.clip(drawn.astype(np.int64), 8, 2048)
 
 
-@settings(max_examples=100, deadline=None)
-@given(lengths_of, st.integers(1, 30), st.integers(1, 3), st.integers(1, 4))
-def test_each_epoch_has_every_sequence_once(lengths: list[int], budget: int, epochs: int, world: int) -> None:
+@pytest.mark.parametrize("ahead", [packing_module.PACKED_AHEAD, 0])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lengths=lengths_of, budget=st.integers(1, 30), epochs=st.integers(1, 3), world=st.integers(1, 4))
+def test_each_epoch_has_every_sequence_once(
+    monkeypatch: pytest.MonkeyPatch, ahead: int, lengths: list[int], budget: int, epochs: int, world: int
+) -> None:
+    monkeypatch.setattr(packing_module, "PACKED_AHEAD", ahead)  # 0: as with more sequences than are packed ahead
     packing = Packing(np.array(lengths), budget, seed=1, epochs=epochs, world=world)
     if len(lengths) < packing.count:
         with pytest.raises(DataError, match="too few for"):
@@ -38,6 +43,26 @@ def test_each_epoch_has_every_sequence_once(lengths: list[int], budget: int, epo
             assert sum(lengths[i] for i in batch) <= budget or len(batch) == 1
         by_rank = [packing.of_rank(epoch, rank) for rank in range(world)]
         assert [batch for together in zip(*by_rank, strict=True) for batch in together] == batches
+
+
+def test_an_epoch_that_needs_more_batches_than_there_are_is_packed_as_the_first_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packing_module, "PACKED_AHEAD", 0)
+    lengths = realistic(300) // 64 * 64 + 64
+    own = Packing._packed
+
+    def badly(self: Packing, epoch: int) -> tuple[list[list[int]], np.random.Generator]:
+        batches, generator = own(self, epoch)
+        return (batches if epoch == 0 else [[i] for i in range(300)]), generator
+
+    monkeypatch.setattr(Packing, "_packed", badly)
+    packing = Packing(lengths, 4096, seed=0, epochs=2)
+    first, second = packing.epoch(0), packing.epoch(1)
+    assert len(first) == len(second) == packing.count
+    assert sorted(chain(*second)) == list(range(300))
+    assert max(sum(lengths[i] for i in batch) for batch in second) <= 4096
+    assert len({frozenset(batch) for batch in first} & {frozenset(batch) for batch in second}) < packing.count // 10
 
 
 def test_deterministic_by_seed_and_epoch() -> None:
@@ -90,6 +115,6 @@ def test_scored_counts_are_those_of_the_loss(masks: list[list[int]], steps: int)
     offsets = np.cumsum([0, *map(len, masks)])
     flat = np.array([*chain(*masks)], np.uint8)
     document = torch.repeat_interleave(torch.arange(len(masks)), torch.tensor([len(m) for m in masks]))
-    found = scored_counts(flat, offsets, steps)
+    found = scored_counts(flat, offsets[:-1], offsets[1:], steps)
     assert found.shape == (len(masks), steps)
     assert found.sum(0).tolist() == valid_counts(torch.from_numpy(flat), document, steps).tolist()

@@ -8,7 +8,7 @@ import torch
 
 from eagle3.data.dataset import SequenceDataset, Split
 from eagle3.data.loader import PackedLoader, SequentialLoader, TrainBatch
-from eagle3.data.packing import Packing, in_order, scored_counts
+from eagle3.data.packing import Packing, in_order
 from eagle3.data.shards import HiddenStates
 from eagle3.drafter.batch import Batch
 
@@ -49,8 +49,7 @@ class HiddenStatesData(pl.LightningDataModule):
         self.held_out_set = SequenceDataset(states, split.held_out, boundaries)
         lengths = self.train_set.lengths
         self.packing = Packing(lengths, settings.tokens_per_batch, settings.seed, settings.epochs, settings.world)
-        self.train_ids, self.train_mask = self.train_set.ids_and_mask()
-        self.scored = scored_counts(self.train_mask, self.train_set.offsets, settings.steps)
+        self.scored = self.train_set.scored(settings.steps)
         """[n, steps]: scored positions of each training sequence."""
         self.train_loader = PackedLoader(
             self.train_set,

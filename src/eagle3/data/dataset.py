@@ -10,8 +10,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from eagle3.data.buffers import Buffers
 from eagle3.data.layout import FINAL
-from eagle3.data.placement import PROMPTS, Prompts
+from eagle3.data.packing import scored_counts
+from eagle3.data.placement import PROMPTS
 from eagle3.data.shards import HiddenStates
 from eagle3.drafter.batch import Batch
 from eagle3.errors import DataError
@@ -33,23 +35,19 @@ class Split:
         Raises:
             DataError: the dataset was not made from these prompts, or one of the two parts is empty.
         """
-        known, held_out = Prompts.load(prompts), _held_out(prompts)
-        if len(held_out) != len(known.sample_ids):
-            raise DataError(
-                f"{prompts}: held_out has another length than sample_ids. Remove the folder, prepare again."
-            )
+        known, all_lengths, held_out = _index_of(prompts)
         ids = states.sample_ids.numpy()
-        order = np.argsort(known.sample_ids)
-        where = np.searchsorted(known.sample_ids, ids, sorter=order).clip(max=max(len(order) - 1, 0))
+        order = np.argsort(known)
+        where = np.searchsorted(known, ids, sorter=order).clip(max=max(len(order) - 1, 0))
         rows = order[where] if len(order) else np.zeros(len(ids), np.int64)
         remedy = "It was extracted from other prompts: extract again, or train on the prompts it was made from."
-        strange = ids[known.sample_ids[rows] != ids] if len(order) else ids
+        strange = ids[known[rows] != ids] if len(order) else ids
         if len(strange):
             raise DataError(
                 f"{states.folder}: {len(strange)} sequences (the first is sample {strange[0]}) are not in {prompts}. "
                 + remedy
             )
-        lengths = known.lengths[rows]
+        lengths = all_lengths[rows]
         wrong = np.flatnonzero(lengths != states.lengths.numpy())
         if len(wrong):
             i = wrong[0]
@@ -68,13 +66,17 @@ class Split:
         return split
 
 
-def _held_out(prompts: Path) -> np.ndarray:
+def _index_of(prompts: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(sample ids, lengths, held_out), each `[n]`, without the tokens."""
     path = prompts / PROMPTS if prompts.is_dir() else prompts
     try:
         with safe_open(path, "numpy") as file:
-            return file.get_tensor("held_out")
+            ids, offsets, held_out = (file.get_tensor(name) for name in ("sample_ids", "offsets", "held_out"))
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path} can't be read ({error}). Remove the folder and prepare again.") from None
+    if not len(ids) == len(held_out) == len(offsets) - 1:
+        raise DataError(f"{path}: held_out or offsets has another length than sample_ids. Remove it, prepare again.")
+    return ids, np.diff(offsets), held_out
 
 
 class SequenceDataset(Dataset[dict[str, Tensor]]):
@@ -101,6 +103,7 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
         """[n] int64."""
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
         """[n+1] int64: where each sequence begins among all tokens of the split."""
+        self._buffers = Buffers()
         self.target_top: Tensor | None = None
         """[sum of lengths] int32."""
 
@@ -113,13 +116,23 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
 
     def ids_and_mask(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids `[T] int32` and loss mask `[T] uint8` of all sequences; no state is touched."""
-        names = ["input_ids", "loss_mask"]
-        parts = [self.states.read(int(row), names) for row in self.rows]
-        ids, mask = (np.concatenate([part[name].numpy() for part in parts]) for name in names)
-        return ids, mask
+        ids, begins = self.states.whole("input_ids")
+        mask, _ = self.states.whole("loss_mask")
+        begins = begins[self.rows]
+        ends = begins + self.lengths
+        breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1  # neighbours are copied together
+        spans = list(zip(begins[np.append(0, breaks)], ends[np.append(breaks - 1, -1)], strict=True))
+        return np.concatenate([ids[a:b] for a, b in spans]), np.concatenate([mask[a:b] for a, b in spans])
+
+    def scored(self, steps: int) -> np.ndarray:
+        """`[n, steps]` int64: how many positions of each sequence the training-time-test steps score."""
+        mask, begins = self.states.whole("loss_mask")
+        begins = begins[self.rows]
+        return scored_counts(mask, begins, begins + self.lengths, steps)
 
     def batch(self, chosen: Sequence[int], pin: bool = False) -> Batch:
-        """The chosen sequences one after the other; each state is copied once, into (pinned) memory of its own."""
+        """The chosen sequences one after the other; each state is copied once, into (pinned) memory that is the batch's
+        as long as one of its tensors lives."""
         lengths = [int(self.lengths[i]) for i in chosen]
         T, H = sum(lengths), self.states.manifest.hidden_size
         dtype = self.states.dtype
@@ -127,7 +140,12 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
         def room(*size: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype, pin_memory=pin)
 
-        states, final = room(T, H * len(self.names), dtype=dtype), room(T, H, dtype=dtype)
+        width = T * H * len(self.names)
+        if pin:
+            both = room(width + T * H, dtype=dtype)
+        else:
+            both = self._buffers.take((width + T * H) * dtype.itemsize).view(dtype)
+        states, final = both[:width].view(T, H * len(self.names)), both[width:].view(T, H)
         input_ids, position = room(T, dtype=torch.int64), room(T, dtype=torch.int64)
         loss_mask, document = room(T, dtype=torch.bool), room(T, dtype=torch.int32)
         top = None if self.target_top is None else room(T, dtype=torch.int64)

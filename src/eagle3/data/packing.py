@@ -8,6 +8,11 @@ import numpy as np
 
 from eagle3.errors import DataError
 
+PACKED_AHEAD = 100_000
+"""Sequences, over all epochs, that may be packed before the first batch: about a quarter of a second."""
+SPARE = 500
+"""One batch more for so many: packing at random hardly varies where there are many sequences."""
+
 
 def best_fit(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Puts each sequence, in the given order, into the open batch that it fills best; a batch holds at most `budget`.
@@ -84,16 +89,32 @@ class Packing:
 
     @cached_property
     def count(self) -> int:
-        """Batches of an epoch, over all ranks."""
-        most = max(len(self._packed(epoch)[0]) for epoch in range(self.epochs))
+        """Batches of an epoch, over all ranks: the most that any epoch is packed into.
+
+        Where packing them all would delay the start, a few more than the first one takes.
+        """
+        if self.epochs * len(self.lengths) <= PACKED_AHEAD:
+            most = max(len(self._packed(epoch)[0]) for epoch in range(self.epochs))
+        else:
+            first = len(self._packed(0)[0])
+            most = first + first // SPARE
         return -(-most // self.world) * self.world
 
     @lru_cache(maxsize=2)  # noqa: B019  the few packings of a process live as long as it does
     def epoch(self, epoch: int) -> list[list[int]]:
         """The batches of one epoch: indices into `lengths`."""
         batches, generator = self._packed(epoch)
+        if len(batches) > self.count:
+            batches = self._exchanged(generator)
         batches = split_to(batches, self.count)
         return [batches[i] for i in generator.permutation(len(batches))]
+
+    def _exchanged(self, generator: np.random.Generator) -> list[list[int]]:
+        """The first epoch's batches with sequences of equal length in each other's place: surely as few."""
+        order = generator.permutation(len(self.lengths))
+        places = np.empty_like(order)
+        places[np.argsort(self.lengths, kind="stable")] = order[np.argsort(self.lengths[order], kind="stable")]
+        return [places[batch].tolist() for batch in self._packed(0)[0]]
 
     def of_rank(self, epoch: int, rank: int) -> list[list[int]]:
         return self.epoch(epoch)[rank :: self.world]
@@ -117,16 +138,19 @@ def in_order(lengths: np.ndarray, budget: int) -> list[list[int]]:
     return batches
 
 
-def scored_counts(loss_mask: np.ndarray, offsets: np.ndarray, steps: int) -> np.ndarray:
+def scored_counts(loss_mask: np.ndarray, begins: np.ndarray, ends: np.ndarray, steps: int) -> np.ndarray:
     """How many positions of each sequence step k scores: `[n, steps]` int64, from the masks alone.
 
     Step k at t predicts x_{t+2+k}: the response tokens from position k+2 of their sequence on.
 
     Args:
         loss_mask: `[T]`, 1 on response tokens.
-        offsets: `[n+1]`.
+        begins, ends: `[n]`, of the sequences in it.
     """
-    responses = np.concatenate([np.zeros(1, np.int64), np.cumsum(loss_mask != 0)])
-    starts, ends = offsets[:-1], offsets[1:]
-    from_ = np.minimum(starts[:, None] + 2 + np.arange(steps)[None, :], ends[:, None])
-    return responses[ends][:, None] - responses[from_]
+    marked = loss_mask != 0
+    responses = [np.count_nonzero(marked[a:b]) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    # The first k+2 are taken away: reading few tokens of each sequence beats running sums over all of them.
+    first = begins[:, None] + np.arange(1 + steps)[None, :]
+    there = first < ends[:, None]
+    early = np.cumsum(marked[np.where(there, first, 0)] & there, axis=1)[:, 1:]
+    return np.array(responses, np.int64)[:, None] - early

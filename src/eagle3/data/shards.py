@@ -115,6 +115,18 @@ class HiddenStates:
         else:
             into.copy_(view)
 
+    def whole(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """(`input_ids` or `loss_mask` of all shards one after the other `[T]`, where in it each sequence begins `[n]`).
+
+        One read a shard, however many sequences; quarantined ones are among them.
+        """
+        starts = np.cumsum([0, *(layout.tokens for layout in self.layouts)])
+        array = np.empty(starts[-1], np.int32 if name == "input_ids" else np.uint8)
+        for shard, layout, start in zip(self.manifest.shards, self.layouts, starts.tolist(), strict=False):
+            with open_shard(self.folder / shard.file, layout) as file:
+                os.preadv(file.fileno(), [array[start : start + layout.tokens]], layout.slots[name].offset)
+        return array, starts[self._shards] + self._rows
+
     def _views(self, i: int, names: list[str]) -> dict[str, Tensor]:
         tensors = self._open(int(self._shards[i]))
         row, length = int(self._rows[i]), int(self._lengths[i])

@@ -73,8 +73,8 @@ def open_data(job: Job, machine: Machine) -> HiddenStatesData:
 
 def draft_vocabulary(job: Job, data: HiddenStatesData, size: int) -> tuple[torch.Tensor, float]:
     """Draft ids `[D]` by the training split's response tokens, and their share of these; saved for whoever asks."""
-    ids, mask = torch.from_numpy(data.train_ids), torch.from_numpy(data.train_mask)
-    counts = count_responses(ids, mask, job.target.vocab_size)
+    ids, mask = data.train_set.ids_and_mask()
+    counts = count_responses(torch.from_numpy(ids), torch.from_numpy(mask), job.target.vocab_size)
     chosen = choose_draft_ids(counts, size)
     save_file({"draft_ids": chosen, "counts": counts}, job.out / "draft_vocabulary.safetensors")
     return chosen, coverage(counts, chosen)
