@@ -139,6 +139,9 @@ def proof_texts(proof: dict[str, Any]) -> list[str]:
             if "max_ratio" in found:
                 text += f", at worst {found['max_ratio']:.2g} times what rounding explains"
                 text += f" ({found['tolerance_ratio']:g} is let pass)" if "tolerance_ratio" in found else ""
+            if "max_decode_error" in found:
+                text += f"; decoded tokens {found['max_decode_error']:.2g} nats from prefilled ones in the median"
+                text += f" ({found['tolerance_decode_error']:g} is let pass)"
             lines.append(text)
     return lines
 
