@@ -167,6 +167,20 @@ def test_a_killed_writer_is_an_error_and_nothing_waits_for_it(pipe, number):
     assert 3 in pipe.placed.ledger()
 
 
+def test_the_last_states_are_held_while_there_is_room_for_two_batches(pipe, monkeypatch):
+    """The copy off a GPU is simulated: there is none here."""
+    staging = pipe.staging
+    let_go = []
+    monkeypatch.setattr(staging, "_let_go", lambda: let_go.append(len(staging._held)))
+    monkeypatch.setattr("eagle3_hs_dump.staging.DEVICE_BYTES", 5 * 100)
+    staging._held = [torch.empty(25) for _ in range(3)]  # 3 states of 100 bytes; a pass adds as many
+    for captured in range(2):
+        staging.before_capture(captured)
+    assert let_go == []
+    staging.before_capture(2)
+    assert let_go == [3]
+
+
 LEFT_ALONE = """
 import os, signal, sys
 from pathlib import Path

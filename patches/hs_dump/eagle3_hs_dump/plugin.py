@@ -23,6 +23,7 @@ from .writer import Writers
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
+SWITCH_S = 1e-4
 FOLDER = "SGLANG_HS_DUMP_DIR"
 
 
@@ -38,6 +39,8 @@ class Dump:
         # One writes some 1.4 GB/s with its checksums; cores are shared with the server and with other ranks' writers.
         cores = len(os.sched_getaffinity(0)) // 2 // ranks
         writers = int(os.environ.get("SGLANG_HS_DUMP_WRITERS", str(max(2, min(8, cores)) if gpu else "1")))
+        # A scheduler that waits for work spins; a thread that woke would get its turn only after 5 ms, each time.
+        sys.setswitchinterval(SWITCH_S)
         self.placement = placement
         self.entering = entering
         self.staging = Staging(placement, device, total, min(64 * MIB, total // 8))
@@ -116,8 +119,12 @@ def start(runner: Any, work: Path) -> None:
     rank = read_rank()
     if rank.attention_tp != 0:
         return
-    entering = Entering(captured_layers(runner.model), placement.boundaries)
+    layers = captured_layers(runner.model)
+    entering = Entering(layers, placement.boundaries)
     _dump = Dump(work, placement, torch.device(runner.device), entering, streams(arguments))
+    for captured, boundary in enumerate(boundaries):
+        if 0 < boundary <= len(layers):
+            layers[boundary - 1].register_forward_pre_hook(_before_capture(_dump, captured))
     write_ready(
         work,
         {
@@ -131,6 +138,13 @@ def start(runner: Any, work: Path) -> None:
             "model": type(runner.model).__name__,
         },
     )
+
+
+def _before_capture(dump: Dump, captured: int) -> Callable[..., None]:
+    def hook(*_: Any) -> None:
+        dump.guard(lambda: dump.staging.before_capture(captured))
+
+    return hook
 
 
 def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:

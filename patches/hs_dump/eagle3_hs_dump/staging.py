@@ -22,6 +22,8 @@ from .blocks import Blocks
 from .placement import SCALED, Placement
 from .quantise import CHUNK_BYTES, quantise
 
+DEVICE_BYTES = 512 * 1024 * 1024
+"""What the dump may take of the device's memory."""
 TORCH = {"bfloat16": torch.bfloat16, SCALED: torch.float8_e4m3fn}
 
 
@@ -80,8 +82,9 @@ class Staging:
         for number in range(self.layout.count):
             self._free.put(Block(self.layout, memory, number))
         self._types = {shard.dtype for shard in placement.shards}
-        self._held: list[tuple[Any, list[torch.Tensor]]] = []
-        """What is being copied, and the event that tells when it has been."""
+        self._held: list[torch.Tensor] = []
+        """Of the last batch: what is copied until `_copied`."""
+        self._copied: Any = None
         self.stalls = 0
         self.stalled_seconds = 0.0
 
@@ -130,15 +133,25 @@ class Staging:
     def _dtype_of(self, segment: Segment) -> str:
         return self.placement.shards[self.placement.shard[segment.sequence]].dtype
 
+    def before_capture(self, captured: int) -> None:
+        """To be called before the model captures a state, `captured` of the same pass being there already.
+
+        The last batch's states are kept until their copy is done for certain, which the end of the next pass is. Where
+        both together would take too much, the next pass waits for the copy here.
+        """
+        held = sum(tensor.nbytes for tensor in self._held)
+        if held * (1 + (captured + 1) / self.layout.states) > DEVICE_BYTES:
+            self._let_go()
+
     def _let_go(self) -> None:
-        """Gives the memory of the batches before back to the model's stream, which their copies are done for by now.
+        """Gives the last batch's memory back to the model's stream, once it is copied.
 
         Left to the allocator (`record_stream`) it would not be free while the host is ahead of the device, and the
         states of several batches would pile up.
         """
-        for event, _ in self._held:
-            torch.cuda.current_stream().wait_event(event)
-        self._held.clear()
+        if self._held:
+            torch.cuda.current_stream().wait_event(self._copied)
+            self._held = []
 
     def _copy(self, block: Block, rows: list[tuple[int, int]], ids: torch.Tensor, states: list[torch.Tensor]) -> None:
         if self._stream is None:
@@ -149,7 +162,7 @@ class Staging:
             _fill(block, rows, ids, states)
             block.event = torch.cuda.Event(blocking=True)
             block.event.record()
-        self._held.append((block.event, [ids, *states]))
+        self._held, self._copied = [ids, *states], block.event
 
 
 def _pin(memory: torch.Tensor) -> None:

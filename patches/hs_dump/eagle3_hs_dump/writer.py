@@ -62,10 +62,15 @@ class Writers:
         return sum(map(len, self._with))
 
     def submit(self, block: Block, segments: list[Segment]) -> None:
-        """Gives a filled block to the processes; it is released when the last of them has written its part."""
+        """Gives a filled block to the processes; it is released when the last of them has written its part.
+
+        Neighbours, about a block of them, go to the same process: each message waits for the interpreter's lock.
+        """
         parts: dict[int, list[Segment]] = {}
+        rows, shard, row = self.staging.layout.most_rows, self.placement.shard, self.placement.row
         for segment in segments:
-            parts.setdefault(segment.sequence % len(self._processes), []).append(segment)
+            number = (shard[segment.sequence] + row[segment.sequence] // rows) % len(self._processes)
+            parts.setdefault(number, []).append(segment)
         block.hand_out(len(parts))
         self._ready.put((block, parts))
 
