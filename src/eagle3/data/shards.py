@@ -124,7 +124,7 @@ class HiddenStates:
         array = np.empty(starts[-1], np.int32 if name == "input_ids" else np.uint8)
         for shard, layout, start in zip(self.manifest.shards, self.layouts, starts.tolist(), strict=False):
             with open_shard(self.folder / shard.file, layout) as file:
-                os.preadv(file.fileno(), [array[start : start + layout.tokens]], layout.slots[name].offset)
+                os.preadv(file.fileno(), [array[start : start + layout.tokens].data], layout.slots[name].offset)
         return array, starts[self._shards] + self._rows
 
     def _views(self, i: int, names: list[str]) -> dict[str, Tensor]:
