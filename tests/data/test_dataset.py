@@ -8,11 +8,13 @@ import torch
 from safetensors.torch import save_file
 from tests.data.small_datasets import SHAPE, prompts_of, states_of, write
 
+from eagle3.data import targets
 from eagle3.data.dataset import SequenceDataset, Split
 from eagle3.data.placement import Prompts
 from eagle3.data.shards import HiddenStates
 from eagle3.data.targets import fill_target_top, target_rows
 from eagle3.drafter.batch import valid_positions
+from eagle3.drafter.ttt import target_argmax
 from eagle3.errors import DataError
 from eagle3.metrics import JsonlReporter
 
@@ -127,3 +129,35 @@ def test_target_top_is_the_arg_max_wherever_a_step_looks(states: HiddenStates) -
 def test_target_rows() -> None:
     # Position p's distribution is for x_{p+1}: p=1 on, because step 0 at t=0 is compared with T_1.
     assert target_rows(np.array([1, 1, 0, 1, 1, 0])).tolist() == [2, 3]
+
+
+def test_the_targets_choices_are_kept_for_the_next_training(states: HiddenStates, monkeypatch) -> None:
+    dataset = SequenceDataset(states, np.arange(len(states)), [3])
+    head = torch.randn(60, states.manifest.hidden_size, generator=torch.Generator().manual_seed(0))
+    reporter = JsonlReporter(states.folder / "metrics.jsonl")
+    asked: list[int] = []
+
+    def counted(final, *args):
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(len(final))
+        return target_argmax(final, *args)
+
+    monkeypatch.setattr(targets, "target_argmax", counted)
+    with pytest.raises(KeyboardInterrupt):
+        fill_target_top([dataset], head, "cpu", reporter)
+    assert dataset.target_top is None
+    first, asked[:] = len(asked), [0, 0, 0]
+    fill_target_top([dataset], head, "cpu", reporter)
+    whole = dataset.target_top
+    assert whole is not None
+    sequences = [i for i in range(len(states)) if len(target_rows(dataset[i]["loss_mask"].numpy()))]
+    assert len(asked) - 3 == len(sequences) - first  # the rest only
+    monkeypatch.setattr(targets, "target_argmax", lambda *_: pytest.fail("it was known"))
+    dataset.target_top = None
+    fill_target_top([dataset], head, "cpu", reporter)
+    assert torch.equal(dataset.target_top, whole)
+    monkeypatch.setattr(targets.np, "memmap", lambda *_, **__: (_ for _ in ()).throw(OSError("read-only")))
+    monkeypatch.setattr(targets, "target_argmax", target_argmax)
+    fill_target_top([dataset], head, "cpu", reporter)
+    assert torch.equal(dataset.target_top, whole)
