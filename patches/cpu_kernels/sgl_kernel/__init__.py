@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 __version__ = "0"
-__path__: list[str] = []  # a package to the import system, so that `import sgl_kernel.x` fails as an ImportError
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -66,30 +66,19 @@ def packages() -> Finding:
 
 def sglang(interpreter: str | None) -> Finding:
     """SGLang of `interpreter` (None: this one) against the versions that the dump plugin was made for."""
-    from packaging.version import Version
-
     from eagle3.server.arguments import installed
-    from eagle3.server.patches import patch_folder
+    from eagle3.server.patches import dump_versions
 
     try:
         version = installed(interpreter).version
-        oldest, newest = plugin_range(patch_folder("hs_dump") / "eagle3_hs_dump" / "__init__.py")
+        versions = dump_versions()
     except Eagle3Error as error:
         return Finding("fail", str(error), "`make install`, or name SGLang's interpreter in server.python")
-    text = f"{version}; the dump plugin fits {oldest} to {newest}"
-    if Version(oldest) <= Version(version) <= Version(newest):
+    text = f"{version}; the dump plugin fits {versions.oldest} to {versions.newest}"
+    if versions.hold(version):
         return Finding("ok", text)
-    remedy = f"install SGLang {newest} in an environment of its own and name its interpreter in server.python"
+    remedy = f"install SGLang {versions.newest} in an environment of its own and name its interpreter in server.python"
     return Finding("fail", text, remedy)
-
-
-def plugin_range(source: Path) -> tuple[str, str]:
-    """(oldest, newest) SGLang version, from the plugin's source: the plugin may be made for another environment."""
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("()") == "OLDEST, NEWEST":
-            oldest, newest = ast.literal_eval(node.value)
-            return oldest, newest
-    raise Eagle3Error(f"{source}: does not say which SGLang it is for; restore it from the repository")
 
 
 def gpu() -> Finding:

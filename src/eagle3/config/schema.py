@@ -68,6 +68,8 @@ class ServerConfig:
     """0 takes a free port."""
     python: str | None = None
     """Interpreter of the environment that holds SGLang; null is this one."""
+    allow_untested: bool = False
+    """Extract with an SGLang outside the versions that the dump was tested with."""
     dtype: str = "bfloat16"
     flags: ServerFlags = field(default_factory=ServerFlags)
     env: dict[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from eagle3.errors import ConfigError
 from eagle3.server.arguments import Installed, installed
 from eagle3.server.nccl import profile_env
 from eagle3.server.patches import patch_folder
+from eagle3.server.required import ALLOW_UNTESTED, launch_module, refuse, require_version, required_flags
 
 Role = Literal["extraction", "serving"]
 PATH = "PYTHONPATH"
@@ -40,22 +41,6 @@ _FROM_CONFIG = {
     "trust_remote_code": "target.trust_remote_code",
 }
 """Flags that have a key of their own in the configuration."""
-
-_REFUSED = {
-    "pp_size": "pipeline parallelism",
-    "pipeline_parallel_size": "pipeline parallelism",
-    "attn_cp_size": "context parallelism",
-    "attention_context_parallel_size": "context parallelism",
-    "dcp_size": "context parallelism",
-    "enable_prefill_cp": "context parallelism",
-    "enable_prefill_context_parallel": "context parallelism",
-    "enable_dsa_prefill_context_parallel": "context parallelism",
-    "enable_nsa_prefill_context_parallel": "context parallelism",
-    "enable_two_batch_overlap": "two-batch overlap",
-    "speculative_algorithm": "speculative decoding",
-    "enable_flashinfer_allreduce_fusion": "all-reduce fusion (partial sums)",
-}
-"""What a dump cannot be taken with."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +104,8 @@ def server_command(
         extra: flags of the caller, e.g. speculation with a drafter; they win over `server.flags`.
 
     Raises:
-        ConfigError: a flag is unknown to the installed SGLang, or overrides what a correct dump needs.
+        ConfigError: a flag is unknown to the installed SGLang, or overrides what a correct dump needs; for extraction,
+            also an SGLang that the dump was not tested with.
         ServerError: SGLang is not installed for `server.python`.
     """
     sglang = installed(cfg.server.python)
@@ -137,13 +123,17 @@ def server_command(
     soft = {name: value for name, value in _defaults(cfg).items() if sglang.takes(name)}
     chosen = _chosen(cfg, role, fixed, sglang)
     flags |= {**soft, **chosen, **(extra or {})}
-    argv = [cfg.server.python or sys.executable, "-m", "sglang.launch_server"]
+    for name in flags:
+        if not sglang.takes(name):
+            raise ConfigError(f"SGLang {sglang.version} has no flag {name}, which is needed here; use a tested version")
+    module = launch_module(sglang) if role == "extraction" else "sglang.launch_server"
+    argv = [cfg.server.python or sys.executable, "-m", module]
     for name, value in flags.items():
         argv += _words(name, value)
     return ServerCommand(
         role,
         tuple(argv),
-        MappingProxyType(_environment(cfg, role, dump)),
+        MappingProxyType(_environment(cfg, role, dump, sglang)),
         cfg.server.host,
         cfg.server.port,
         sglang.version,
@@ -156,16 +146,7 @@ def _fixed(cfg: Config, role: Role, sglang: Installed) -> dict[str, Any]:
     flags: dict[str, Any] = {"skip_server_warmup": True}
     if cfg.server.device == "cpu":
         flags |= {"device": "cpu", "attention_backend": "torch_native"}
-    if role == "serving":
-        return flags
-    flags |= {"skip_tokenizer_init": True, "disable_radix_cache": True}
-    if sglang.takes("cuda_graph_backend_prefill"):  # 0.5.14 and newer
-        flags |= {"cuda_graph_backend_decode": "disabled", "cuda_graph_backend_prefill": "disabled"}
-    else:
-        flags |= {"disable_cuda_graph": True, "disable_piecewise_cuda_graph": True}
-    if sglang.takes("enforce_disable_flashinfer_allreduce_fusion"):
-        flags["enforce_disable_flashinfer_allreduce_fusion"] = True
-    return flags
+    return flags | required_flags(sglang) if role == "extraction" else flags
 
 
 def _defaults(cfg: Config) -> dict[str, Any]:
@@ -189,11 +170,8 @@ def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed
             if name in fixed and value != fixed[name]:
                 why = "a correct dump needs it" if role == "extraction" else "the CPU needs it"
                 raise ConfigError(f"{key}={value!r}: is {fixed[name]!r} because {why}; remove the key")
-            off = value is None or value is False or (value == 1 and value is not True)
-            if role == "extraction" and name in _REFUSED and not off:
-                raise ConfigError(
-                    f"{key}={value!r}: hidden states cannot be dumped with {_REFUSED[name]}; remove the key"
-                )
+            if role == "extraction":
+                refuse(key, name, value)
             if not sglang.takes(name):
                 raise ConfigError(f"{key}: SGLang {sglang.version} has no such flag{_similar(name, sglang)}")
             out[name] = value
@@ -220,7 +198,7 @@ def _words(name: str, value: Any) -> list[str]:
     return [flag, str(value)]
 
 
-def _environment(cfg: Config, role: Role, dump: Path | None) -> dict[str, str]:
+def _environment(cfg: Config, role: Role, dump: Path | None, sglang: Installed) -> dict[str, str]:
     nccl = profile_env(getattr(cfg.nccl, role), f"nccl.{role}")
     ours: dict[str, str] = {
         "HF_HUB_OFFLINE": "1",  # the target is local by now; some loaders wait long for a network otherwise
@@ -235,12 +213,13 @@ def _environment(cfg: Config, role: Role, dump: Path | None) -> dict[str, str]:
     if role == "extraction":
         folders.append(patch_folder("hs_dump"))
         ours[DUMP_FOLDER] = str(dump) if dump is not None else "<dataset>/work"
+        ours |= require_version(sglang, cfg.server.allow_untested)
     if folders:
         ours[PATH] = os.pathsep.join(map(str, folders))
     for name, value in cfg.server.env.items():
         if name in nccl and nccl[name] != value:
             raise ConfigError(f"server.env.{name}: nccl.{role} sets it too, to {nccl[name]!r}; keep one of them")
-        if name in (DUMP_FOLDER, "SGLANG_USE_CPU_ENGINE"):
+        if name in (DUMP_FOLDER, ALLOW_UNTESTED, "SGLANG_USE_CPU_ENGINE"):
             raise ConfigError(f"server.env.{name}: is set by eagle3; remove the key")
         ours[name] = os.pathsep.join((ours[PATH], value)) if name == PATH and folders else str(value)
     return {**ours, **nccl}

@@ -17,6 +17,9 @@ import psutil
 from eagle3.errors import ServerError
 from eagle3.server import warden
 
+HIGHEST_PORT, PORT_TRIES = 55535, 100
+"""SGLang 0.5.11 to 0.5.15 adds 10,000 to its port for a gRPC server that is off, and ends when that is too much."""
+
 
 class ChildTree:
     """A command in a session of its own whose whole tree ends when asked to, when it fails, or when we are gone.
@@ -144,12 +147,18 @@ def _signals_held() -> Iterator[None]:
 
 def free_port(host: str) -> int:
     """A port that nobody listens on right now. Raises ServerError when `host` is no address of this machine."""
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError as error:
-            raise ServerError(f"server.host={host}: {error.strerror or error}; 127.0.0.1 is this machine") from error
-        return int(probe.getsockname()[1])
+    port = 0
+    for _ in range(PORT_TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, 0))
+            except OSError as error:
+                text = f"server.host={host}: {error.strerror or error}; 127.0.0.1 is this machine"
+                raise ServerError(text) from error
+            port = int(probe.getsockname()[1])
+        if port <= HIGHEST_PORT:
+            break
+    return port
 
 
 def check_port(host: str, port: int) -> None:
