@@ -1,7 +1,6 @@
 """The server runs of one extraction, one after the other: a server that is lost is replaced by another."""
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Callable
@@ -26,11 +25,10 @@ from eagle3.server.flags import server_command
 from eagle3.server.launch import Server
 from eagle3.server.nccl import profile_env
 from eagle3.server.patches import plugin_sha256
+from eagle3.server.required import effective_flags
 from eagle3.target import TargetInfo, load_lm_head
 
 FOREVER_S = 86400.0
-NOT_RECORDED = ("model_path", "host", "port")
-ALSO_RECORDED = ("attention_backend", "chunked_prefill_size", "max_total_tokens", "quantization", "disable_radix_cache")
 
 
 def extract_missing(
@@ -146,9 +144,7 @@ def require_boundaries(server: Server, boundaries: list[int]) -> None:
 
 def _record_server(manifest: Manifest, cfg: Config, server: Server, info: dict[str, Any]) -> None:
     """What is effective, read back from the server."""
-    names = [name for name in (*server.command.flags, *ALSO_RECORDED) if name not in NOT_RECORDED]
-    flags = {name: info.get(name, server.command.flags.get(name)) for name in names}
-    manifest.server_flags = json.loads(json.dumps(flags, default=str))
+    manifest.server_flags = effective_flags(server.command.flags, info)
     manifest.sglang_version = str(server.ready[0]["sglang_version"])
     manifest.plugin_sha256 = plugin_sha256()
     manifest.nccl_env = profile_env(cfg.nccl.extraction, "nccl.extraction")

@@ -21,6 +21,7 @@ from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.child import run_child
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
+from eagle3.server.flags import server_command
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
@@ -32,11 +33,13 @@ def check_start(cfg: Config) -> None:
     """What can be known to fail before anything is written; makes the paths of inputs absolute.
 
     Raises:
-        ConfigError: no W&B login, an input that is not there, a GPU that is not there, too small a disk.
+        ConfigError: no W&B login, an input that is not there, a GPU that is not there, too small a disk; a flag or a
+            version of SGLang that the dump can't be taken with.
     """
     require_login(cfg.tracking)
     find_inputs(cfg)
     _require_devices(cfg)
+    _require_server(cfg)
     _require_space_early(cfg)
 
 
@@ -83,6 +86,16 @@ def _require_devices(cfg: Config) -> None:
             f"{', '.join(wanted)}: torch finds no GPU here; choose server=cpu trainer=cpu, "
             "or run `eagle3 doctor`, which says what is missing"
         )
+
+
+def _require_server(cfg: Config) -> None:
+    """Flags are checked against the installed SGLang now, and its version, not when the server's turn comes."""
+    if is_imported(cfg):
+        return
+    if cfg.until != "prepare":
+        server_command(cfg, "extraction", cfg.target.path)
+    if cfg.prepare.regenerate:
+        server_command(cfg, "serving", cfg.target.path)
 
 
 def _require_space_early(cfg: Config) -> None:

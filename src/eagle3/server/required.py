@@ -1,5 +1,6 @@
 """What a correct dump needs of the server: a tested version, and flags under that version's own names."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,25 @@ REFUSED = {
     "config": "a file of flags, which nothing here has looked at",
 }
 """Flags of any version that a dump cannot be taken with, unless they are off."""
+
+
+_NOT_RECORDED = ("model_path", "host", "port")
+_ALSO_EFFECTIVE = (
+    "attention_backend",
+    "chunked_prefill_size",
+    "max_total_tokens",
+    "quantization",
+    "disable_radix_cache",
+    "disable_cuda_graph",
+    "disable_piecewise_cuda_graph",
+    "cuda_graph_config",
+    "enable_flashinfer_allreduce_fusion",
+    "flashinfer_allreduce_fusion_backend",
+    "tp_size",
+    "dp_size",
+    "attn_dp_size",
+)
+"""What a server decides by itself, or by another name than that of the flag."""
 
 
 def required_flags(sglang: Installed) -> dict[str, Any]:
@@ -78,3 +98,15 @@ def require_version(sglang: Installed, allow_untested: bool) -> Mapping[str, str
             "its interpreter in server.python; or set server.allow_untested=true"
         )
     return {ALLOW_UNTESTED: "1"}
+
+
+def effective_flags(asked: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """What the server made of its flags, and what else tells how states were computed; for a manifest.
+
+    Args:
+        asked: flags of the command.
+        info: the server's own `/server_info`. Names that its version does not have are left out.
+    """
+    names = [name for name in dict.fromkeys((*asked, *_ALSO_EFFECTIVE)) if name not in _NOT_RECORDED]
+    found = {name: info.get(name, asked.get(name)) for name in names if name in info or name in asked}
+    return json.loads(json.dumps(found, default=str))
