@@ -1,6 +1,7 @@
 # make quickstart   install, then a drafter for a small real model on this machine's CPU
 # make install      the environment alone (.venv, about 10 GB)
 # make test         all tests            make check   ruff, formatting, types, import order
+# make torture      an extraction killed with -9 at twenty random moments (EAGLE3_KILLS=n: so many); a quarter of an hour
 # make parity       our losses and gradients against SpecForge's and speculators' (installed into ~/.cache/eagle3)
 # make lock         compile requirements.txt anew after a change of pyproject.toml or requirements.in
 # From any folder: make -C /path/to/eagle3 quickstart.     Another Python: make install PYTHON=python3.12
@@ -8,11 +9,11 @@ ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 BIN := $(ROOT)/.venv/bin
 export PYTHON
 
-.PHONY: help quickstart install test parity check format lock
+.PHONY: help quickstart install test torture parity check format lock
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,6s/^# //p' $(ROOT)/Makefile
+	@sed -n '1,7s/^# //p' $(ROOT)/Makefile
 
 quickstart: install
 	$(BIN)/python $(ROOT)/run.py experiment=quickstart
@@ -22,6 +23,9 @@ install:
 
 test: install
 	cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+torture: install
+	cd $(ROOT) && EAGLE3_KILLS=$${EAGLE3_KILLS:-20} $(BIN)/python -m pytest -n 0 -s tests/e2e/test_losses.py -k killed
 
 parity: install
 	cd $(ROOT) && $(BIN)/python -m pytest tests/parity -o python_files='parity_*.py'

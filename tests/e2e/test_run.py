@@ -10,9 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from tests.e2e.chat_model import write_chat_model, write_conversations
 
 from eagle3.config import PROJECT
+from eagle3.data.shards import HiddenStates
 
 pytestmark = pytest.mark.e2e
 STAGES = ("prepare", "extract", "train", "evaluate")
@@ -121,6 +123,34 @@ def test_everything_then_reuse_then_replay(place: Path, tmp_path: Path) -> None:
     assert code == 0, output
     assert (runs(place)[-1] / "config.yaml").read_bytes() == (first / "config.yaml").read_bytes()
     assert len(runs(place)) == 3
+
+
+def test_a_damaged_dataset_is_named_and_mended_by_the_same_command(place: Path, tmp_path: Path) -> None:
+    """The one that the test above made: one bit flips, one sequence is extracted again."""
+    (folder,) = (place / "artifacts" / "extract").glob("*/*/")
+    data = HiddenStates(folder)
+    before = [data.read(i, ["final"])["final"].clone() for i in range(len(data))]
+    shard, sample = data.manifest.shards[0], int(data.sample_ids[3])
+    at = data.layouts[0].rows("final", int(data.lengths[:3].sum()), 1)[0]
+    with (folder / shard.file).open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    verify = [sys.executable, "-m", "eagle3.cli", "verify", str(folder)]
+    told = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert f"{shard.file}, sequence {sample}, final: " in told.stdout
+
+    code, output = run(overrides(place), tmp_path)
+    assert code == 0, output
+    assert f"1 of its {len(data)} sequences are extracted again ({sample})" in output
+    assert [stage for stage in STAGES if f"{stage}: reused" in output] == ["prepare", "train", "evaluate"]
+    subprocess.run(verify, check=True)
+    after = HiddenStates(folder)
+    assert after.sample_ids.tolist() == data.sample_ids.tolist()
+    assert all(torch.equal(after.read(i, ["final"])["final"], rows) for i, rows in enumerate(before) if i != 3)
+    assert torch.allclose(after.read(3, ["final"])["final"].float(), before[3].float(), atol=0.2)
 
 
 @pytest.mark.parametrize("stage", ["extract", "train", "evaluate"])

@@ -115,6 +115,8 @@ def _begin(
     assembly.resume(LedgerTail(work).poll(), lambda done, total: reporter.progress(done / GIB, total / GIB, unit="GiB"))
     for text in assembly.redone:
         reporter.note(text)
+    if assembly.redone:  # a training may have taken the target's choices from damaged rows
+        _forget_choices(out)
     if assembly.redone and assembly.done_sequences == len(placement):
         manifest.complete = was_complete
         manifest.save(out)
@@ -147,8 +149,15 @@ def _require_same(before: Manifest, now: Manifest, out: Path) -> None:
             )
 
 
+def _forget_choices(out: Path) -> None:
+    """What data/targets.py keeps; the next training computes it again."""
+    for path in out.glob("target_top-*"):
+        path.unlink()
+
+
 def _move_aside(out: Path, before: Manifest) -> str:
     """Another target's states can't be told from this one's, so nothing here is used; nothing is deleted either."""
+    _forget_choices(out)
     name = f"{out.name}-of-another-target-{time.strftime('%Y%m%d-%H%M%S')}"
     aside = out.parent / name
     aside.mkdir()
