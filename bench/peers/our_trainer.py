@@ -33,10 +33,12 @@ class Forward:
 
 def forward(drafter: Drafter, batch: Batch, target: Target, weights: Tensor, kind: str = "ce") -> Forward:
     """Training-time test of as many steps as `weights` has: the factor of each step's summed loss."""
-    found = run_ttt(drafter, batch, target.embedding, target.head, target.draft_ids, len(weights), kind)
+    found = run_ttt(
+        drafter, batch, target.embedding, target.head, target.draft_ids, len(weights), kind, weights=weights
+    )
     return Forward(
-        loss=(found.loss_sum * weights.to(found.loss_sum)).sum(),
-        loss_sum=found.loss_sum.detach(),
+        loss=found.loss,
+        loss_sum=found.loss_sum,
         valid=found.valid,
         correct=found.correct,
         reached=found.reached,

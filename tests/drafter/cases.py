@@ -7,11 +7,11 @@ import torch
 from tests.drafter.reference import Expected, Setting, training_time_test
 from torch import Tensor
 
-from eagle3.drafter.batch import Batch
+from eagle3.drafter.batch import Batch, valid_counts
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.rope import attention_factor
 from eagle3.drafter.shape import DrafterShape
-from eagle3.drafter.ttt import TttResult, run_ttt
+from eagle3.drafter.ttt import TttResult, run_ttt, step_weights
 
 SHAPE = DrafterShape(
     hidden_size=12,
@@ -40,15 +40,28 @@ class Case:
     def batch(self) -> Batch:
         return pack(self.documents)
 
-    def run(self, steps: int, kind: str = "ce", batch: Batch | None = None, **options: Any) -> TttResult:
+    def run(
+        self,
+        steps: int,
+        kind: str = "ce",
+        batch: Batch | None = None,
+        counts: Tensor | None = None,
+        decay: float = 0.8,
+        **options: Any,
+    ) -> TttResult:
+        """`counts` normalise the loss; by default the batch's own."""
+        batch = batch or self.batch
+        if counts is None:
+            counts = valid_counts(batch.loss_mask, batch.document, steps)
         return run_ttt(
             self.drafter,
-            batch or self.batch,
+            batch,
             self.embedding,
             self.target_head,
             self.draft_ids,
             steps,
             kind=kind,
+            weights=step_weights(decay, counts),
             **options,
         )
 

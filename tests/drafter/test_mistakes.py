@@ -61,11 +61,11 @@ def test_mean_is_over_scored_positions() -> None:
     padding = make_case([[PROMPT] * 20], seed=9).documents
     padded = case.run(3, batch=pack(case.documents + padding))
     alone = case.run(3)
-    assert alone.loss(0.8).item() == pytest.approx(padded.loss(0.8).item(), rel=1e-12)
-    assert_same(gradients(case, alone.loss(0.8)), gradients(case, padded.loss(0.8)))
+    assert alone.loss.item() == pytest.approx(padded.loss.item(), rel=1e-12)
+    assert_same(gradients(case, alone.loss), gradients(case, padded.loss))
     by_hand = sum(0.8**k * alone.loss_sum[k].item() / n for k, n in enumerate([4, 4, 4]))
     assert alone.valid.tolist() == [4, 4, 4]
-    assert alone.loss(0.8).item() == pytest.approx(by_hand)
+    assert alone.loss.item() == pytest.approx(by_hand)
 
 
 def test_tokens_weigh_the_same_on_every_rank() -> None:
@@ -73,15 +73,14 @@ def test_tokens_weigh_the_same_on_every_rank() -> None:
     long, short = [PROMPT] + [ANSWER] * 9, [PROMPT, PROMPT, ANSWER]
     case = make_case([long, short])
     together = case.run(3)
-    parts = [case.run(3, batch=pack([document])) for document in case.documents]
     count = torch.stack(
         [valid_counts(d["loss_mask"], torch.zeros(len(d["loss_mask"])), 3) for d in case.documents]
     ).sum(0)
     assert torch.equal(count, together.valid)
-    split = [part.loss(0.8, count) for part in parts]
-    assert sum(x.item() for x in split) == pytest.approx(together.loss(0.8).item(), rel=1e-12)
+    split = [case.run(3, batch=pack([document]), counts=count).loss for document in case.documents]
+    assert sum(x.item() for x in split) == pytest.approx(together.loss.item(), rel=1e-12)
     halves = [gradients(case, loss) for loss in split]
-    assert_same({name: halves[0][name] + halves[1][name] for name in halves[0]}, gradients(case, together.loss(0.8)))
+    assert_same({name: halves[0][name] + halves[1][name] for name in halves[0]}, gradients(case, together.loss))
 
 
 def test_final_state_is_taken_as_it_is() -> None:
@@ -98,13 +97,13 @@ def test_final_state_is_taken_as_it_is() -> None:
 def test_packed_documents_do_not_leak() -> None:
     """speculators: the last tokens of one document see the next one's keys or targets."""
     case = make_case([[PROMPT] + [ANSWER] * 5, [ANSWER] * 6, [PROMPT, ANSWER, ANSWER, ANSWER]])
-    alone = [case.run(4, batch=pack([document])) for document in case.documents]
     packed = case.run(4)
+    alone = [case.run(4, batch=pack([document]), counts=packed.valid) for document in case.documents]
     torch.testing.assert_close(packed.loss_sum, sum((r.loss_sum for r in alone), torch.zeros(4)), rtol=1e-12, atol=0)
     total = torch.stack([r.valid for r in alone]).sum(0)
     assert torch.equal(packed.valid, total)
-    whole = gradients(case, packed.loss(0.8))
-    parts = [gradients(case, r.loss(0.8, total)) for r in alone]
+    whole = gradients(case, packed.loss)
+    parts = [gradients(case, r.loss) for r in alone]
     assert_same(whole, {name: sum((p[name] for p in parts), torch.zeros(())) for name in whole})
 
 
@@ -113,7 +112,7 @@ def test_gradient_of_one_document_ignores_its_neighbours() -> None:
     batch = case.batch
     states = batch.states.clone().requires_grad_()
     middle = changed(batch, states=states, loss_mask=batch.loss_mask & (batch.document == 1))
-    case.run(4, batch=middle).loss(0.8).backward()
+    case.run(4, batch=middle).loss.backward()
     assert states.grad is not None
     touched = states.grad.abs().sum(-1) > 0
     assert torch.equal(touched.nonzero()[:, 0], torch.arange(5, 8)), "positions 5..7 of document 1 draft its tokens"
@@ -138,7 +137,7 @@ def test_a_token_outside_the_draft_vocabulary_is_a_miss_without_a_loss() -> None
     assert found.loss_sum.tolist() == [0, 0, 0]
     assert found.valid.tolist() == [6, 5, 4]
     assert found.correct.tolist() == found.accepted.tolist() == [0, 0, 0]
-    assert not any(g.any() for g in gradients(case, found.loss(0.8)).values())
+    assert not any(g.any() for g in gradients(case, found.loss).values())
 
 
 @pytest.mark.parametrize("kind", ["ce", "kl", "lk"])
@@ -158,7 +157,7 @@ def test_prompts_are_skipped_without_a_difference(kind: str) -> None:
     for name in ("correct", "reached", "accepted", "valid", "in_vocabulary"):
         assert torch.equal(getattr(skipping, name), getattr(complete, name)), name
     torch.testing.assert_close(skipping.loss_sum, complete.loss_sum, rtol=1e-11, atol=0)
-    assert_same(gradients(case, skipping.loss(0.8)), gradients(case, complete.loss(0.8)))
+    assert_same(gradients(case, skipping.loss), gradients(case, complete.loss))
 
 
 def test_nothing_after_the_last_answer_is_computed() -> None:
@@ -183,7 +182,7 @@ def test_no_tensor_of_all_tokens_by_the_target_vocabulary(monkeypatch: pytest.Mo
     monkeypatch.setattr("eagle3.drafter.ttt.VOCAB_CHUNK", 64)
     case = make_case([[PROMPT] + [ANSWER] * 50], vocab_size=2000, draft_vocab_size=32)
     with _LargestTensor() as seen:
-        case.run(2).loss(0.8).backward()
+        case.run(2).loss.backward()
     assert seen.largest <= 2000 * 12, "only the target's own weights are as large as its vocabulary"
 
 
@@ -197,7 +196,7 @@ def test_bf16_autocast_keeps_fp32_weights_gradients_and_losses(kind: str) -> Non
         found = case.run(4, kind, batch=changed(case.batch, **rounded))
     assert found.loss_sum.dtype == torch.float32
     torch.testing.assert_close(found.loss_sum.double(), exact.loss_sum, rtol=0.05, atol=0.05)
-    found.loss(0.8).backward()
+    found.loss.backward()
     for name, parameter in case.drafter.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.dtype == torch.float32

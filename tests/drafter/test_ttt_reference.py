@@ -16,13 +16,13 @@ masks = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1
 
 def check(case: Case, steps: int, kind: str, decay: float = 0.8) -> None:
     expected, weights = case.expected(steps, kind)
-    found = case.run(steps, kind)
+    normaliser = torch.arange(1, steps + 1)
+    found = case.run(steps, kind, counts=normaliser, decay=decay)
     torch.testing.assert_close(found.loss_sum, expected.loss, rtol=1e-9, atol=1e-9)
     for name in ("valid", "correct", "reached", "accepted"):
         assert getattr(found, name).tolist() == getattr(expected, name), name
 
-    normaliser = torch.arange(1, steps + 1)
-    found.loss(decay, normaliser).backward()
+    found.loss.backward()
     whole = sum(decay**k * expected.loss[k] / float(normaliser[k]) for k in range(steps))
     assert isinstance(whole, torch.Tensor)
     if not whole.requires_grad:  # nothing is scored
@@ -80,6 +80,7 @@ def test_long_documents_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Query blocks, vocabulary chunks and row chunks smaller than the data change nothing."""
     monkeypatch.setattr("eagle3.drafter.attention.QUERY_BLOCK", 3)
     monkeypatch.setattr("eagle3.drafter.losses.ROW_CHUNK", 2)
+    monkeypatch.setattr("eagle3.drafter.losses.GRADIENT_CHUNK", 5)
     monkeypatch.setattr("eagle3.drafter.ttt.VOCAB_CHUNK", 7)
     check(make_case([[0] * 4 + [1] * 9, [1] * 5, [0, 0], [0, 1] * 5], seed=5, follow=0.5), steps=5, kind="kl")
 
@@ -96,5 +97,5 @@ def test_nothing_to_score() -> None:
     for masks in ([[0, 0, 0]], [[1]], [[1, 1], [1, 1]]):
         found = make_case(masks).run(3)
         assert found.valid.tolist() == [0, 0, 0]
-        assert found.loss(0.8).item() == 0
-        found.loss(0.8).backward()
+        assert found.loss.item() == 0
+        found.loss.backward()

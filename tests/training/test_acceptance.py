@@ -10,7 +10,8 @@ from eagle3.training.acceptance import Figures, Totals, accept_length
 def result(
     loss: list[float], valid: list[int], correct: list[int], reached: list[int], accepted: list[int]
 ) -> TttResult:
-    return TttResult(torch.tensor(loss), *(torch.tensor(n) for n in (valid, correct, reached, accepted, valid)))
+    sums = torch.tensor(loss)
+    return TttResult(sums.sum(), sums, *(torch.tensor(n) for n in (valid, correct, reached, accepted, valid)))
 
 
 def test_accept_length() -> None:

@@ -72,6 +72,8 @@ def _index_of(prompts: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     try:
         with safe_open(path, "numpy") as file:
             ids, offsets, held_out = (file.get_tensor(name) for name in ("sample_ids", "offsets", "held_out"))
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there. Run the prepare stage first.") from None
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path} can't be read ({error}). Remove the folder and prepare again.") from None
     if not len(ids) == len(held_out) == len(offsets) - 1:

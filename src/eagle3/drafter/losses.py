@@ -4,20 +4,33 @@
     kl   sum_v p log(p / q)                   the same gradient, zero where the two agree
     lk   -log sum_v min(p, q)                 minus the log of the chance that speculative sampling accepts the token
 
-The logits of a chunk of rows exist once, together with their gradient; nothing of the size [rows, D] is kept in fp32.
+The logits of a chunk of rows exist once, together with their gradient; nothing of the size [rows, D] outlives it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 KINDS = ("ce", "kl", "lk")
 ROW_CHUNK = 256
+"""Rows whose logits are in fp32 at a time: on a CPU few enough to stay in its cache."""
+GPU_ROW_CHUNK = 1024
+GRADIENT_CHUNK = 4096
+"""Rows whose logits' gradient is kept at a time, in the type of the computation, to be multiplied in one product."""
 
 
-def head_loss(x: Tensor, head: Tensor, p: Tensor, rows: Tensor, weight: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Loss of `x @ head.T` against the target.
+class HeadLoss(NamedTuple):
+    loss: Tensor
+    """sum of weight * loss, with the gradient."""
+    row_losses: Tensor
+    """[m] unweighted, without a gradient."""
+    top: Tensor
+    """[m] int64: each row's most likely draft token."""
+
+
+def head_loss(x: Tensor, head: Tensor, p: Tensor, rows: Tensor, weight: Tensor, kind: str) -> HeadLoss:
+    """Loss of `x @ head.T` against the target, in fp32 or fp64.
 
     Args:
         x: `[m, H]` normed states.
@@ -26,44 +39,49 @@ def head_loss(x: Tensor, head: Tensor, p: Tensor, rows: Tensor, weight: Tensor, 
         rows: `[m]` which row of p each state is compared with.
         weight: `[m]` factor of each row's loss: 0 leaves it out.
         kind: ce, kl or lk.
-
-    Returns:
-        The sum of the losses (fp32 or fp64), and each row's most likely draft token `[m]`.
     """
     if kind not in KINDS:
         raise ValueError(f"loss.kind={kind!r}: must be one of {', '.join(KINDS)}")
-    return _HeadLoss.apply(x, head, p, rows, weight, kind)  # type: ignore[no-any-return]
+    return HeadLoss(*_HeadLoss.apply(x, head, p, rows, weight, kind))  # type: ignore[misc]
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Its gradient is found in the forward, where the probabilities are at hand, and scaled in the backward."""
+    """Its gradients are found in the forward, where the probabilities are at hand, and scaled in the backward."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, head: Tensor, p: Tensor, rows: Tensor, weight: Tensor, kind: str
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         narrow = head.to(x.dtype)
-        top = torch.empty(x.shape[0], dtype=torch.int64, device=x.device)
-        losses = torch.empty(x.shape[0], dtype=p.dtype, device=x.device)
+        m, D = x.shape[0], head.shape[0]
+        top = torch.empty(m, dtype=torch.int64, device=x.device)
+        losses = torch.empty(m, dtype=p.dtype, device=x.device)
         wanted = any(ctx.needs_input_grad[:2])
-        d_logits = x.new_empty((x.shape[0], head.shape[0])) if wanted else None
-        for start in range(0, x.shape[0], ROW_CHUNK):
-            part = slice(start, start + ROW_CHUNK)
-            logits = (x[part] @ narrow.t()).to(p.dtype)
-            top[part] = logits.argmax(-1)
-            losses[part], grad = _loss_and_gradient(logits, p[rows[part]], kind)
-            if d_logits is not None:
-                torch.mul(grad, weight[part, None], out=d_logits[part])
-        ctx.save_for_backward(x, head, d_logits)
-        ctx.mark_non_differentiable(top)
-        return (losses * weight).sum(), top
+        d_x = torch.empty_like(x) if wanted else None
+        d_head = torch.zeros_like(head) if wanted else None
+        d_logits = x.new_empty((min(m, GRADIENT_CHUNK), D)) if wanted else None
+        chunk = GPU_ROW_CHUNK if x.is_cuda else ROW_CHUNK
+        for first in range(0, m, GRADIENT_CHUNK):
+            end = min(first + GRADIENT_CHUNK, m)
+            for start in range(first, end, chunk):
+                part = slice(start, min(start + chunk, end))
+                logits = (x[part] @ narrow.t()).to(p.dtype)
+                top[part] = logits.argmax(-1)
+                losses[part], grad = _loss_and_gradient(logits, p[rows[part]], kind)
+                if d_logits is not None:
+                    torch.mul(grad, weight[part, None], out=d_logits[start - first : part.stop - first])
+            if d_logits is not None and d_x is not None and d_head is not None:
+                block = d_logits[: end - first]
+                torch.mm(block, narrow, out=d_x[first:end])
+                d_head += block.t() @ x[first:end]
+        ctx.save_for_backward(d_x, d_head)
+        ctx.mark_non_differentiable(losses, top)
+        return (losses * weight).sum(), losses, top
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, head, d_logits = ctx.saved_tensors
-        d_x = (d_logits @ head.to(x.dtype)) * grads[0].to(x.dtype)
-        d_head = (d_logits.t() @ x).to(head.dtype) * grads[0].to(head.dtype)
-        return d_x, d_head, None, None, None, None
+        d_x, d_head = ctx.saved_tensors
+        return d_x * grads[0].to(d_x.dtype), d_head * grads[0].to(d_head.dtype), None, None, None, None
 
 
 def _loss_and_gradient(logits: Tensor, p: Tensor, kind: str) -> tuple[Tensor, Tensor]:

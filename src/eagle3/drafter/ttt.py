@@ -25,10 +25,12 @@ VOCAB_CHUNK = 8192
 
 @dataclass(frozen=True)
 class TttResult:
-    """Sums over the positions of one batch, each `[steps]`."""
+    """Sums over the positions of one batch, each `[steps]` but for `loss`."""
 
+    loss: Tensor
+    """[]: sum_k step_weights_k loss_sum_k, with the gradient."""
     loss_sum: Tensor
-    """Losses of the scored positions whose target token is in the draft vocabulary; carries the gradient."""
+    """Losses of the scored positions whose target token is in the draft vocabulary; without a gradient."""
     valid: Tensor
     """int64: scored positions, in or out of the draft vocabulary."""
     correct: Tensor
@@ -40,16 +42,14 @@ class TttResult:
     in_vocabulary: Tensor
     """int64: scored positions whose target token is in the draft vocabulary."""
 
-    def loss(self, decay: float, normaliser: Tensor | None = None) -> Tensor:
-        """sum_k decay^k loss_sum_k / normaliser_k.
 
-        `normaliser [steps]` is the number of scored positions over all ranks and accumulated batches
-        (`valid_counts`, known before the forward); by default this batch's own.
-        """
-        count = self.valid if normaliser is None else normaliser
-        steps = torch.arange(self.loss_sum.shape[0], device=self.loss_sum.device)
-        weight = decay ** steps.to(self.loss_sum.dtype) / count.to(self.loss_sum).clamp(min=1)
-        return (self.loss_sum * weight).sum()
+def step_weights(decay: float, counts: Tensor) -> Tensor:
+    """What each step's summed loss counts: decay^k / counts_k, `[steps]` float64.
+
+    `counts [steps]` are the scored positions over all ranks and accumulated batches (`valid_counts`).
+    """
+    steps = torch.arange(counts.shape[0], device=counts.device, dtype=torch.float64)
+    return decay**steps / counts.clamp(min=1)
 
 
 @torch.no_grad()
@@ -85,6 +85,7 @@ def run_ttt(
     steps: int,
     kind: str = "ce",
     plan: Plan | None = None,
+    weights: Tensor | None = None,
 ) -> TttResult:
     """All steps over one packed batch.
 
@@ -95,19 +96,25 @@ def run_ttt(
         steps: N of training-time test.
         kind: ce, kl or lk (`losses.py`).
         plan: `Plan.of(batch, steps)`, where a data worker has built it.
+        weights: `[steps]` factors of the steps' losses in `loss` (`step_weights`); by default 1.
     """
     plan = plan or Plan.of(batch, steps)
     dtype = compute_dtype(drafter)
     with torch.autocast(embedding.device.type, enabled=False):
         target = _Target.of(batch, target_head, draft_ids, plan, dtype)
-        drafted, losses = [], []
-        for k, g in enumerate(step_states(drafter, Weights.of(drafter, dtype), batch, embedding, plan, dtype)):
-            rows = plan.target_rows[k]
-            known = target.known[rows]
-            loss, top = head_loss(g, drafter.lm_head.weight, target.p, rows, known.to(target.p.dtype), kind)
-            losses.append(loss)
-            drafted.append((known & (draft_ids[top] == target.top[rows]), known))
-        return _result(plan, losses, drafted)
+        states = step_states(drafter, Weights.of(drafter, dtype), batch, embedding, plan, dtype)
+        rows = torch.cat(plan.target_rows)
+        known = target.known[rows]
+        sizes = [len(part) for part in plan.target_rows]
+        factor = torch.ones(steps, dtype=target.p.dtype, device=rows.device)
+        if weights is not None:
+            factor = weights.to(target.p)
+        weight = torch.cat([factor[k].expand(size) for k, size in enumerate(sizes)]) * known
+        # All steps at once: the head's gradient is summed in one place.
+        found = head_loss(torch.cat(list(states)), drafter.lm_head.weight, target.p, rows, weight, kind)
+        right = known & (draft_ids[found.top] == target.top[rows])
+        losses = [part.sum() for part in (found.row_losses * known).split(sizes)]
+        return _result(plan, found.loss, losses, list(zip(right.split(sizes), known.split(sizes), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ def step_states(
             g = normed
 
 
-def _result(plan: Plan, losses: list[Tensor], drafted: list[tuple[Tensor, Tensor]]) -> TttResult:
+def _result(plan: Plan, loss: Tensor, losses: list[Tensor], drafted: list[tuple[Tensor, Tensor]]) -> TttResult:
     reached = plan.valid[0, plan.active]
     counts: dict[str, list[Tensor]] = {"correct": [], "reached": [], "accepted": [], "in_vocabulary": []}
     for k, (right, known) in enumerate(drafted):
@@ -181,5 +188,8 @@ def _result(plan: Plan, losses: list[Tensor], drafted: list[tuple[Tensor, Tensor
         reached = reached & correct
         counts["accepted"].append(reached.sum())
     return TttResult(
-        loss_sum=torch.stack(losses), valid=plan.counts, **{name: torch.stack(list_) for name, list_ in counts.items()}
+        loss=loss,
+        loss_sum=torch.stack(losses),
+        valid=plan.counts,
+        **{name: torch.stack(list_) for name, list_ in counts.items()},
     )

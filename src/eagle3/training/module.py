@@ -11,7 +11,7 @@ from eagle3.config.schema import LossConfig, OptimConfig
 from eagle3.data.loader import TrainBatch
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.model import Drafter
-from eagle3.drafter.ttt import TttResult, run_ttt
+from eagle3.drafter.ttt import TttResult, run_ttt, step_weights
 from eagle3.training import rng
 from eagle3.training.acceptance import Figures, Totals
 from eagle3.training.finite import FiniteWatch
@@ -52,18 +52,18 @@ class DrafterModule(pl.LightningModule):
     def on_fit_start(self) -> None:
         self.frozen = self.frozen.to(self.device)
 
-    def _run(self, batch: Batch) -> TttResult:
+    def _run(self, batch: Batch, weights: Tensor | None = None) -> TttResult:
         frozen, loss = self.frozen, self.loss_config
-        return run_ttt(self.drafter, batch, frozen.embedding, frozen.head, frozen.draft_ids, loss.ttt_steps, loss.kind)
+        tables = (frozen.embedding, frozen.head, frozen.draft_ids)
+        return run_ttt(self.drafter, batch, *tables, loss.ttt_steps, loss.kind, weights=weights)
 
     def training_step(self, step: TrainBatch, batch_idx: int) -> Tensor:
         """The micro-batch's share of the loss over all scored positions of the optimiser step, on all ranks."""
-        result = self._run(step.batch)
-        loss = result.loss(self.loss_config.step_decay, step.step_counts)
+        result = self._run(step.batch, step_weights(self.loss_config.step_decay, step.step_counts))
         self.train_totals.add(result)
-        self.watch.loss(self.trainer.global_step, step.batch.sample_ids, loss)
+        self.watch.loss(self.trainer.global_step, step.batch.sample_ids, result.loss)
         # Lightning divides by the accumulated batches, and DDP averages over ranks: the sum is wanted.
-        return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+        return result.loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
     def on_validation_epoch_start(self) -> None:
         self.val_totals = Totals(self.loss_config.ttt_steps, self.loss_config.step_decay)
