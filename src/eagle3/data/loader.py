@@ -18,6 +18,7 @@ from torch import Tensor
 from eagle3.data.dataset import SequenceDataset
 from eagle3.data.packing import Packing
 from eagle3.drafter.batch import Batch
+from eagle3.drafter.plan import Plan
 
 AHEAD = 2
 """Batches read ahead for each worker."""
@@ -28,6 +29,8 @@ class TrainBatch:
     """A micro-batch, and what its optimiser step is normalised by."""
 
     batch: Batch
+    plan: Plan
+    """Made here, where nothing waits for a device to count with."""
     step_counts: Tensor
     """[steps] int64: scored positions of each training-time-test step over all ranks and accumulated batches."""
     tokens: int
@@ -35,7 +38,7 @@ class TrainBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "TrainBatch":
         counts = self.step_counts.to(device, non_blocking=non_blocking)
-        return TrainBatch(self.batch.to(device, non_blocking), counts, self.tokens)
+        return TrainBatch(self.batch.to(device, non_blocking), self.plan.to(device, non_blocking), counts, self.tokens)
 
 
 class _Epoch:
@@ -100,7 +103,8 @@ class PackedLoader:
         first = i // self.accumulate * window
         together = [n for batch in batches[first : first + window] for n in batch]
         batch = self.dataset.batch(batches[i * self.packing.world + self.rank], pin=self.pin)
-        return TrainBatch(batch, self.scored[together].sum(0), batch.input_ids.shape[0])
+        plan = Plan.of(batch, self.scored.shape[1])
+        return TrainBatch(batch, plan, self.scored[together].sum(0), batch.input_ids.shape[0])
 
     def _wait(self, seconds: float) -> None:
         self.waited_s += seconds

@@ -4,7 +4,8 @@ At a position where no step is scored only the step-0 key and value are ever see
 document: no query, MLP, output head or later step is needed there. After a document's last scored position nothing is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,14 @@ class Plan:
     target_rows: list[Tensor]
     """Of each step, the row of `targets` for each scored row."""
     segments: list[Segment]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Plan":
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device, non_blocking=non_blocking)
+            return [moved(item) for item in value] if isinstance(value, list) else value
+
+        return Plan(**{item.name: moved(getattr(self, item.name)) for item in fields(self)})
 
     @staticmethod
     def of(batch: Batch, steps: int) -> "Plan":

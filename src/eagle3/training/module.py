@@ -11,6 +11,7 @@ from eagle3.config.schema import LossConfig, OptimConfig
 from eagle3.data.loader import TrainBatch
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.model import Drafter
+from eagle3.drafter.plan import Plan
 from eagle3.drafter.ttt import TttResult, run_ttt, step_weights
 from eagle3.training import rng
 from eagle3.training.acceptance import Figures, Totals
@@ -52,14 +53,15 @@ class DrafterModule(pl.LightningModule):
     def on_fit_start(self) -> None:
         self.frozen = self.frozen.to(self.device)
 
-    def _run(self, batch: Batch, weights: Tensor | None = None) -> TttResult:
+    def _run(self, batch: Batch, plan: Plan | None = None, weights: Tensor | None = None) -> TttResult:
         frozen, loss = self.frozen, self.loss_config
         tables = (frozen.embedding, frozen.head, frozen.draft_ids)
-        return run_ttt(self.drafter, batch, *tables, loss.ttt_steps, loss.kind, weights=weights)
+        return run_ttt(self.drafter, batch, *tables, loss.ttt_steps, loss.kind, plan, weights)
 
     def training_step(self, step: TrainBatch, batch_idx: int) -> Tensor:
         """The micro-batch's share of the loss over all scored positions of the optimiser step, on all ranks."""
-        result = self._run(step.batch, step_weights(self.loss_config.step_decay, step.step_counts))
+        weights = step_weights(self.loss_config.step_decay, step.step_counts)
+        result = self._run(step.batch, step.plan, weights)
         self.train_totals.add(result)
         self.watch.loss(self.trainer.global_step, step.batch.sample_ids, result.loss)
         # Lightning divides by the accumulated batches, and DDP averages over ranks: the sum is wanted.
