@@ -8,6 +8,8 @@
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 BIN := $(ROOT)/.venv/bin
 export PYTHON
+# Where bytecode is not kept, each of a server's processes compiles SGLang anew: half a minute of CPU.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help quickstart install test torture parity check format lock
 .DEFAULT_GOAL := help

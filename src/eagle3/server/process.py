@@ -21,6 +21,10 @@ HIGHEST_PORT, PORT_TRIES = 55535, 100
 """SGLang 0.5.11 to 0.5.15 adds 10,000 to its port for a gRPC server that is off, and ends when that is too much."""
 
 
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""Not passed on: without bytecode each of a server's processes compiles SGLang anew, which is 15 s of CPU or more."""
+
+
 class ChildTree:
     """A command in a session of its own whose whole tree ends when asked to, when it fails, or when we are gone.
 
@@ -40,7 +44,7 @@ class ChildTree:
     ) -> None:
         """
         Args:
-            env: the whole environment.
+            env: the whole environment; but Python keeps its bytecode.
             log: standard output and error are appended to it.
             grace_s: from SIGTERM to SIGKILL.
         """
@@ -53,7 +57,7 @@ class ChildTree:
             with log.open("ab") as out, _signals_held():
                 self._process = subprocess.Popen(
                     wardened,
-                    env=dict(env),
+                    env={name: value for name, value in env.items() if name != NO_BYTECODE},
                     cwd=cwd,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
