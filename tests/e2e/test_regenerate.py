@@ -114,26 +114,25 @@ def test_answers_are_the_targets_own(tmp_path: Path) -> None:
 
     tensors = load_file(out / "prompts.safetensors")
     assert tensors["sample_ids"].tolist() == [1, 2, 3, 4, 5, 6, 7, 9, *range(11, 19)], "places in the source"
-    assert_greedy(tmp_path / "model", rows, made)
+    assert_greedy(tmp_path / "model", made)
 
 
-def assert_greedy(folder: Path, rows: list[dict[str, Any]], made: list[dict[str, Any]]) -> None:
-    """Each first answer's tokens are what transformers finds most likely, but for ties within bf16's noise."""
+def assert_greedy(folder: Path, made: list[dict[str, Any]]) -> None:
+    """Each first answer is how transformers goes on, up to where two tokens are as likely within bf16's noise."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    by_text = {row["text"]: row["tokens"] for row in rows}
     checked = 0
     for row in made:
         asked, answer = row["messages"][:1], row["messages"][1]["content"]
         prompt = tokenizer.apply_chat_template(asked, tokenize=True, add_generation_prompt=True, return_dict=False)
-        ids = tokenizer(answer, add_special_tokens=False).input_ids
-        if len(ids) not in (by_text[answer], by_text[answer] - 1):
-            continue  # random weights write tokens that the tokenizer would have merged: other ids, same text
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float()
-        chosen = logits.gather(1, torch.tensor(ids)[:, None])[:, 0]
-        assert (logits.max(dim=1).values - chosen).max() < 0.15
-        checked += len(ids)
+        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "output_logits": True}
+        found = model.generate(torch.tensor([prompt]), return_dict_in_generate=True, **options)
+        best = torch.stack([logits[0].float().topk(2).values for logits in found.logits])
+        unsure = ((best[:, 0] - best[:, 1]) < 0.15).nonzero()
+        sure = int(unsure[0]) if len(unsure) else len(best)
+        text = tokenizer.decode(found.sequences[0, len(prompt) :][:sure], skip_special_tokens=True)
+        assert answer.startswith(text.rstrip("\ufffd")), row["id"]  # a character may be cut in two
+        checked += sure
     assert checked > 0
 
 
