@@ -3,6 +3,7 @@
 # make test         all tests            make check   ruff, formatting, types, import order
 # make torture      an extraction killed with -9 at twenty random moments (EAGLE3_KILLS=n: so many); a quarter of an hour
 # make parity       our losses and gradients against SpecForge's and speculators' (installed into ~/.cache/eagle3)
+# make compat       every SGLang version's source against what the dump plugin uses of it
 # make lock         compile requirements.txt anew after a change of pyproject.toml or requirements.in
 # From any folder: make -C /path/to/eagle3 quickstart.     Another Python: make install PYTHON=python3.12
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
@@ -11,11 +12,11 @@ export PYTHON
 # Where bytecode is not kept, each of a server's processes compiles SGLang anew: half a minute of CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quickstart install test torture parity check format lock
+.PHONY: help quickstart install test torture parity compat check format lock
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,7s/^# //p' $(ROOT)/Makefile
+	@sed -n '1,8s/^# //p' $(ROOT)/Makefile
 
 quickstart: install
 	$(BIN)/python $(ROOT)/run.py experiment=quickstart
@@ -31,6 +32,9 @@ torture: install
 
 parity: install
 	cd $(ROOT) && $(BIN)/python -m pytest tests/parity -o python_files='parity_*.py'
+
+compat: install
+	cd $(ROOT) && $(BIN)/python -m tests.compat
 
 check: install
 	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports

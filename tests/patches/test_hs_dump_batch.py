@@ -3,7 +3,6 @@
 import pytest
 from eagle3_hs_dump import DumpError
 from eagle3_hs_dump.batch import Segment, cut, runs
-from eagle3_hs_dump.checks import check_version
 from eagle3_hs_dump.placement import read_placement
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,16 +37,3 @@ def test_only_this_dataset_s_requests_are_found(tmp_path):
     assert placement.find("HEALTH_CHECK_1") is None
     with pytest.raises(DumpError, match="not in its placement"):
         placement.find(f"eagle3-{NONCE}-8")
-
-
-@pytest.mark.parametrize("version", ["0.5.11", "0.5.12.post1", "0.5.17", "0.5.23"])
-def test_tested_versions_are_taken(version):
-    check_version(version)
-
-
-@pytest.mark.parametrize("version", ["0.5.10.post1", "0.5.24", "0.6.0"])
-def test_other_versions_are_refused_with_the_range(version, monkeypatch):
-    with pytest.raises(DumpError, match=r"0\.5\.11 to 0\.5\.23"):
-        check_version(version)
-    monkeypatch.setenv("SGLANG_HS_DUMP_ALLOW_UNTESTED", "1")
-    check_version(version)
