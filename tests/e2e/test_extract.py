@@ -99,6 +99,12 @@ def test_a_finished_dataset_is_whole_and_says_how_it_was_made(
     assert len(manifest.shards) > 2
     assert manifest.server_flags["disable_radix_cache"] is True
     assert manifest.server_flags["chunked_prefill_size"] == 128
+    assert manifest.server_flags["skip_server_warmup"] is True
+    assert manifest.server_flags["enforce_disable_flashinfer_allreduce_fusion"] is True
+    assert manifest.server_flags["flashinfer_allreduce_fusion_backend"] is None
+    for phase in ("decode", "prefill"):
+        assert manifest.server_flags[f"cuda_graph_backend_{phase}"] == "disabled"
+        assert manifest.server_flags["cuda_graph_config"][phase]["backend"] == "disabled"
     assert manifest.target["fingerprint"] == setting.target.fingerprint
     assert manifest.proof["start"]["sequences"] == 8
     assert manifest.proof["end"]["max_ratio"] < 2

@@ -1,5 +1,6 @@
 """What the plugin refuses, by SGLang's version and by what its arguments came to."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from eagle3_hs_dump import DumpError
 from eagle3_hs_dump.checks import check_arguments, check_version, effective, streams
+from tests.e2e.models import tiny_llama
 
 from eagle3.server.patches import patch_folder
 
@@ -116,6 +118,51 @@ def test_arguments_are_what_they_came_to_and_not_what_was_asked_for():
     asked = SimpleNamespace(attn_cp_size=1, resolved_dict=lambda: {"attn_cp_size": 2})
     assert effective(asked)["attn_cp_size"] == 2
     assert effective(SimpleNamespace(attn_cp_size=1))["attn_cp_size"] == 1
+
+
+REAL = """
+import sys
+from eagle3_hs_dump.checks import check_arguments, effective, streams
+from sglang.srt.server_args import prepare_server_args
+
+needed = ["--disable-radix-cache", "--skip-tokenizer-init", "--enforce-disable-flashinfer-allreduce-fusion"]
+needed += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
+for more in sys.argv[2:]:
+    arguments = prepare_server_args(["--model-path", sys.argv[1], "--device", "cpu", *needed, *more.split()])
+    arguments.resolve_once()  # as the server does before it starts its processes
+    try:
+        check_arguments(effective(arguments))
+        print("SAID", streams(effective(arguments)))
+    except Exception as error:
+        print("SAID", error)
+"""
+
+
+def test_the_arguments_of_the_installed_version_are_read_as_the_server_takes_them(tmp_path):
+    """The real ServerArgs, after what SGLang itself makes of them."""
+    config = tiny_llama()
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(tmp_path)
+    said = {
+        "--tp-size 1": "1",
+        "--dp-size 2": "2",
+        "--tp-size 4 --attn-dp-size 2": "2",
+        "--tp-size 4 --dp-size 2 --enable-dp-attention": "2",
+        "--pp-size 2": "pipeline parallelism",
+        "--tp-size 2 --attn-cp-size 2": "context parallelism",
+        "--enable-two-batch-overlap": "two-batch overlap",
+    }
+    folders = [str(patch_folder(name)) for name in ("hs_dump", "cpu_kernels")]
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, str(tmp_path), *said],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), "SGLANG_USE_CPU_ENGINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.removeprefix("SAID ") for line in done.stdout.splitlines() if line.startswith("SAID ")]
+    for line, wanted in zip(lines, said.values(), strict=True):
+        assert line == wanted or (not wanted.isdigit() and wanted in line), lines
 
 
 def test_the_launcher_of_old_versions_leaves_newer_ones_alone():
