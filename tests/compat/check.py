@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -85,8 +86,7 @@ def _members(node: ast.AST) -> set[str]:
     if isinstance(node, ast.ClassDef):
         for item in ast.walk(node):
             for target in _targets(item):
-                own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
-                if own and target.value.id == "self":
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
                     names.add(target.attr)
     return names
 
@@ -125,8 +125,9 @@ def _argument_fields(folder: Path) -> set[str]:
 
 def _check_flags(folder: Path) -> list[str]:
     try:
-        for device, role in (("cpu", "extraction"), ("cuda", "extraction"), ("cpu", "serving"), ("cuda", "serving")):
-            command_of(folder, device, role)
+        for device in ("cpu", "cuda"):
+            command_of(folder, device, "extraction")
+            command_of(folder, device, "serving")
         flags = installed(str(interpreter(folder))).flags
     except Eagle3Error as error:
         return [str(error)]
@@ -135,11 +136,16 @@ def _check_flags(folder: Path) -> list[str]:
 
 
 def command_of(
-    folder: Path, device: str, role: Literal["extraction", "serving"], *, allow_untested: bool = False, **flags: object
+    folder: Path,
+    device: str,
+    role: Literal["extraction", "serving"],
+    flags: Mapping[str, object] | None = None,
+    *,
+    allow_untested: bool = False,
 ) -> ServerCommand:
     """The command for the SGLang of `folder`, as a user with its interpreter in `server.python` gets it."""
     server = ServerConfig(device=device, python=str(interpreter(folder)), allow_untested=allow_untested)
-    server.flags.common = flags
+    server.flags.common = dict(flags or {})
     cfg = Config(
         name="compat",
         target=TargetConfig(name="t", path="some/model"),

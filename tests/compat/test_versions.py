@@ -113,8 +113,8 @@ def test_what_would_break_a_dump_is_refused_in_every_version_that_has_it(sources
     for name in names:
         value = 2 if name.endswith("_size") else True
         with pytest.raises(ConfigError, match=rf"server\.flags\.common\.{name}=.*cannot be dumped with"):
-            command_of(folder, "cuda", "extraction", **{name: value})
-    command_of(folder, "cuda", "serving", enable_two_batch_overlap=True)
+            command_of(folder, "cuda", "extraction", {name: value})
+    command_of(folder, "cuda", "serving", {"enable_two_batch_overlap": True})
 
 
 @pytest.fixture

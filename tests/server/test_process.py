@@ -15,7 +15,7 @@ from eagle3.config.schema import Config, DatasetConfig, ServerConfig, TargetConf
 from eagle3.errors import ServerError
 from eagle3.server.flags import server_command
 from eagle3.server.launch import Server
-from eagle3.server.process import ChildTree, check_port, free_port
+from eagle3.server.process import HIGHEST_PORT, ChildTree, check_port, free_port
 
 FAMILY = """
 import os, signal, subprocess, sys, time
@@ -177,3 +177,8 @@ def test_a_server_that_dies_tells_its_last_lines(tmp_path):
     (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"], "model_type": "llama"}')
     with pytest.raises(ServerError, match=r"the server (ended with code|was killed by)[\s\S]*server\.log"):
         Server.start(serving(tmp_path), log=tmp_path / "server.log", timeout_s=600)
+
+
+def test_a_free_port_leaves_room_for_those_that_sglang_derives_from_it():
+    """The system hands out higher ones too: of two hundred, some tens."""
+    assert all(1024 < free_port("127.0.0.1") <= HIGHEST_PORT for _ in range(200))
