@@ -93,8 +93,8 @@ def require_version(sglang: Installed, allow_untested: bool) -> Mapping[str, str
         return {}
     if not allow_untested:
         raise ConfigError(
-            f"server.python: its SGLang is {sglang.version}, and hidden states were dumped and compared with "
-            f"{versions.oldest} to {versions.newest} only. Install one of these in an environment of its own and name "
+            f"server.python: its SGLang is {sglang.version}, and the dump was made for {versions.oldest} to "
+            f"{versions.newest}. Install one of these in an environment of its own and name "
             "its interpreter in server.python; or set server.allow_untested=true"
         )
     return {ALLOW_UNTESTED: "1"}
