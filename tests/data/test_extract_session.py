@@ -1,6 +1,9 @@
 """What a session does about sequences that can't be had, and who may extract into a folder; without a server."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from eagle3.data.session import HANDFUL, Session
 from eagle3.data.verify import verify
 from eagle3.errors import ConfigError, DataError, ProofError
 from eagle3.metrics import JsonlReporter, Tail
+from eagle3.server.flags import DUMP_FOLDER
 from eagle3.target import TargetInfo
 
 
@@ -163,3 +167,15 @@ def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "out").write_text("a file in the way")
     with pytest.raises(DataError, match=r"out could not be written"):
         extract(tmp_path, the_config(), [5, 6])
+
+
+def test_whatever_still_writes_is_waited_for(tmp_path):
+    """A writer of the server whose client was killed may outlive the server itself."""
+    work = tmp_path / "out" / "work"
+    code = "import time; time.sleep(1.5)"
+    old = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, DUMP_FOLDER: str(work)})
+    with pytest.raises(ConfigError, match="no_such_flag"):
+        extract(tmp_path, the_config(no_such_flag=1), [5, 6])
+    assert old.poll() == 0
+    notes = [row["note"] for row in Tail(tmp_path / "metrics.jsonl").rows() if "note" in row]
+    assert notes == [f"waiting for the server of an earlier run to end (process {old.pid})"]

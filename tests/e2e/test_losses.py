@@ -191,7 +191,9 @@ def test_in_the_end_it_is_the_undisturbed_one(root: Path, disk: Path, undisturbe
 
 # -- kill -9, at random moments ------------------------------------------------------------
 
-KINDS = ("client", "launch_server", "sglang::scheduler")
+KINDS = ("client", "server", "writer")
+PROCESSES = {"server": ("launch_server", "sglang::scheduler"), "writer": ("eagle3_hs_dump.writing",)}
+"""Words of their command lines."""
 CHILD = (
     "import sys; from pathlib import Path; from tests.e2e.test_losses import extract_here; "
     "sys.exit(extract_here(Path(sys.argv[1]), sys.argv[2]))"
@@ -233,7 +235,8 @@ class Killer:
     def try_kill(self, child: psutil.Process, folder: Path) -> bool:
         if not self.left or time.monotonic() - self.began < self.after_s or committed(folder) < self.after_commits:
             return False
-        victim = child if self.left[0] == "client" else process_of(child, self.left[0])
+        kind = self.left[0]
+        victim = child if kind == "client" else process_of(child, self.chance.choice(PROCESSES[kind]))
         if victim is None:  # it is not there yet
             return False
         time.sleep(self.chance.uniform(0.0, 0.05))

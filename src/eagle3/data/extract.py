@@ -173,17 +173,26 @@ def _move_aside(out: Path, before: Manifest) -> str:
 def _await_old_server(work: Path, reporter: Reporter) -> None:
     """A server whose client was killed ends by itself, but takes a while; until then it may still write."""
     deadline = time.monotonic() + OLD_SERVER_S
-    for marker in (*work.glob("ready-*.json"), *work.glob("ledger-*.jsonl")):  # its model's process, and its writers
-        with suppress(psutil.Error, ValueError, IndexError):
-            process = psutil.Process(int(marker.stem.split("-")[1]))
-            if process.environ().get(DUMP_FOLDER) != str(work):
-                continue
-            reporter.note(f"waiting for the server of an earlier run to end (process {process.pid})")
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except psutil.TimeoutExpired:
-                process.kill()
-                process.wait(5.0)
+    told = False
+    while old := _writing_into(work):
+        if not told:
+            reporter.note(f"waiting for the server of an earlier run to end (process {old[0].pid})")
+            told = True
+        if time.monotonic() > deadline:
+            for process in old:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        psutil.wait_procs(old, timeout=1.0)
+
+
+def _writing_into(work: Path) -> list[psutil.Process]:
+    """Everything that belongs to a server of this dataset: the plugin's writers are processes of their own."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(DUMP_FOLDER) == str(work) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _finish(assembly: Assembly, work: Path, restarts: int, reporter: Reporter) -> None:

@@ -17,7 +17,7 @@ from eagle3.data.ledger import Committed, LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.proving import BASE_ID, Proving
 from eagle3.data.space import GIB, free_bytes
-from eagle3.errors import DataError, RejectedError, ServerError, ServerStalledError
+from eagle3.errors import DataError, RejectedError, ServerError, ServerLostError, ServerStalledError
 from eagle3.server.client import Client
 from eagle3.server.diagnosis import diagnose
 from eagle3.server.launch import Server
@@ -261,4 +261,6 @@ def stalled(server: Server, seconds: float) -> ServerStalledError:
 def _dump_error(text: str, folder: Path) -> DataError | ServerError:
     if "No space left" in text or "quota" in text:
         return DataError(f"The disk of {folder} is full ({free_bytes(folder) / GIB:.2f} GiB free). Free some space.")
-    return ServerError(f"the dump plugin stopped: {text}")
+    # What kills a process of the server's (the kernel, out of memory) need not kill the next one.
+    kind = ServerLostError if "was it killed?" in text else ServerError
+    return kind(f"the dump plugin stopped: {text}")

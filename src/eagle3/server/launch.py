@@ -16,6 +16,8 @@ from eagle3.server.process import ChildTree, check_port, free_port
 
 READY_LINE = "The server is fired up and ready to roll!"
 POLL_S = 0.2
+PLUGIN_S = 5.0
+"""From the server's first answer to the plugin's report, which commonly comes long before."""
 GRACE_S = 3.0
 """SGLang looks only every five seconds whether it was asked to end, and then kills its own children; nothing is lost by
 not waiting: what is in the ledger is in the files."""
@@ -72,17 +74,22 @@ class Server:
 
     def _wait(self, timeout_s: float, on_wait: Callable[[float], None] | None) -> None:
         began = time.monotonic()
+        answered: float | None = None
         while True:
             self.check()
+            answers = self._answers()
             self._read_ready()
             waited = time.monotonic() - began
-            if self._answers():
+            if answers:
                 if self.work is None or (self.ready and len(self.ready) >= self.ready[0]["streams"]):
                     return
-                if waited > 5.0:  # the plugin reports before the server opens its port
+                answered = waited if answered is None else answered
+                if waited - answered > PLUGIN_S:
                     raise ServerError(
-                        f"the server runs, but the dump plugin did not report ready in {self.work}: "
-                        f"is SGLANG_PLUGINS set, or another plugin in the way? Log: {self.tree.log}"
+                        self._story(
+                            f"the server runs, but the dump plugin did not report ready in {self.work}: "
+                            "is SGLANG_PLUGINS set, or another plugin in the way?"
+                        )
                     )
             if waited > timeout_s:
                 raise ServerError(self._story(f"the server was not ready after {timeout_s:.0f} s"))
