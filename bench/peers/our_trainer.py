@@ -4,7 +4,6 @@ The one place that follows `run_ttt`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from bench.peers.data import Document, Target, pack
@@ -13,38 +12,13 @@ from torch import Tensor
 from eagle3.config.schema import OptimConfig
 from eagle3.drafter.batch import Batch, valid_counts
 from eagle3.drafter.model import Drafter
-from eagle3.drafter.ttt import run_ttt, target_argmax
+from eagle3.drafter.ttt import TttResult, run_ttt, step_weights, target_argmax
 from eagle3.training.optim import build_optimizer
 
 
-@dataclass(frozen=True)
-class Forward:
-    """Of one batch; the tensors but `loss` are `[steps]`."""
-
-    loss: Tensor
-    """sum_k weights_k loss_sum_k, with the gradient."""
-    loss_sum: Tensor
-    valid: Tensor
-    correct: Tensor
-    reached: Tensor
-    accepted: Tensor
-    in_vocabulary: Tensor
-
-
-def forward(drafter: Drafter, batch: Batch, target: Target, weights: Tensor, kind: str = "ce") -> Forward:
+def forward(drafter: Drafter, batch: Batch, target: Target, weights: Tensor, kind: str = "ce") -> TttResult:
     """Training-time test of as many steps as `weights` has: the factor of each step's summed loss."""
-    found = run_ttt(
-        drafter, batch, target.embedding, target.head, target.draft_ids, len(weights), kind, weights=weights
-    )
-    return Forward(
-        loss=found.loss,
-        loss_sum=found.loss_sum,
-        valid=found.valid,
-        correct=found.correct,
-        reached=found.reached,
-        accepted=found.accepted,
-        in_vocabulary=found.in_vocabulary,
-    )
+    return run_ttt(drafter, batch, target.embedding, target.head, target.draft_ids, len(weights), kind, weights=weights)
 
 
 class OurTrainer:
@@ -69,7 +43,7 @@ class OurTrainer:
         self.device, self.dtype = torch.device(device), dtype
         self.drafter = drafter.to(self.device)
         self.target = Target(**{name: table.to(self.device) for name, table in vars(target).items()})
-        self.decay = decay ** torch.arange(steps, dtype=torch.float32, device=self.device)
+        self.steps, self.decay = steps, decay
         self.optim = OptimConfig()
         self.optimizer = build_optimizer(self.drafter.parameters(), self.optim)
 
@@ -91,7 +65,7 @@ class OurTrainer:
     def step(self, batch: Batch) -> None:
         """One optimiser step."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            weights = self.decay / valid_counts(batch.loss_mask, batch.document, len(self.decay)).clamp(min=1)
+            weights = step_weights(self.decay, valid_counts(batch.loss_mask, batch.document, self.steps))
             found = forward(self.drafter, batch, self.target, weights)
         found.loss.backward()
         torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.optim.clip_norm)

@@ -68,21 +68,24 @@ class Case:
     def expected(self, steps: int, kind: str = "ce") -> tuple[Expected, dict[str, Tensor]]:
         """The reference's figures, and the leaves to take gradients of."""
         weights = {name: p.detach().clone().requires_grad_() for name, p in self.drafter.named_parameters()}
-        shape = self.drafter.shape
-        setting = Setting(
-            num_heads=shape.num_heads,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            eps=shape.rms_norm_eps,
-            angles=self.drafter.get_buffer("frequencies").double(),
-            stretch=attention_factor(shape.rope_scaling),
-            fc_norm=shape.fc_norm,
-            norm_output=shape.norm_output,
-        )
-        found = training_time_test(
-            weights, setting, self.documents, self.embedding, self.target_head, self.draft_ids, steps, kind
-        )
+        tables = (self.embedding, self.target_head, self.draft_ids)
+        found = training_time_test(weights, setting_of(self.drafter), self.documents, *tables, steps, kind)
         return found, weights
+
+
+def setting_of(drafter: Drafter) -> Setting:
+    """The drafter's switches, in the reference's words."""
+    shape = drafter.shape
+    return Setting(
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        eps=shape.rms_norm_eps,
+        angles=drafter.get_buffer("frequencies").double(),
+        stretch=attention_factor(shape.rope_scaling),
+        fc_norm=shape.fc_norm,
+        norm_output=shape.norm_output,
+    )
 
 
 def pack(documents: list[dict[str, Tensor]]) -> Batch:

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from bench.peers.data import Document, Target, pack
-from bench.peers.our_trainer import Forward, forward
-from tests.drafter.cases import SHAPE, make_drafter
-from tests.drafter.reference import Expected, Setting, training_time_test
+from bench.peers.our_trainer import forward
+from tests.drafter.cases import SHAPE, make_drafter, setting_of
+from tests.drafter.reference import Expected, training_time_test
 from torch import Tensor
 
 from eagle3.drafter.model import Drafter, rms_norm
-from eagle3.drafter.rope import attention_factor
+from eagle3.drafter.ttt import TttResult
 
 PROMPT, ANSWER = 0, 1
 STEPS, DECAY = 4, 0.8
@@ -45,7 +45,7 @@ class Case:
             for d, mask in zip(self.documents, masks, strict=True)
         ]
 
-    def ours(self, weights: Tensor, kind: str = "ce") -> tuple[Forward, dict[str, Tensor]]:
+    def ours(self, weights: Tensor, kind: str = "ce") -> tuple[TttResult, dict[str, Tensor]]:
         """Our fast path and its gradients, for these factors of the steps' summed losses."""
         self.drafter.zero_grad()
         found = forward(self.drafter, pack(self.documents), self.target, weights.double(), kind)
@@ -54,17 +54,9 @@ class Case:
 
     def defined(self, norm_output: bool | None = None) -> Expected:
         """The plain definition, for its logits."""
-        shape = self.drafter.shape
-        setting = Setting(
-            num_heads=shape.num_heads,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            eps=shape.rms_norm_eps,
-            angles=self.drafter.get_buffer("frequencies").double(),
-            stretch=attention_factor(shape.rope_scaling),
-            fc_norm=shape.fc_norm,
-            norm_output=shape.norm_output if norm_output is None else norm_output,
-        )
+        setting = setting_of(self.drafter)
+        if norm_output is not None:
+            setting = replace(setting, norm_output=norm_output)
         weights = {name: p.detach() for name, p in self.drafter.named_parameters()}
         documents = [vars(d) for d in self.documents]
         target = self.target

@@ -119,9 +119,9 @@ def start(runner: Any, work: Path) -> None:
     rank = read_rank()
     if rank.attention_tp != 0:
         return
-    layers = captured_layers(runner.model)
+    layers, ranks = captured_layers(runner.model), streams(arguments)
     entering = Entering(layers, placement.boundaries)
-    _dump = Dump(work, placement, torch.device(runner.device), entering, streams(arguments))
+    _dump = Dump(work, placement, torch.device(runner.device), entering, ranks)
     for captured, boundary in enumerate(boundaries):
         if 0 < boundary <= len(layers):
             layers[boundary - 1].register_forward_pre_hook(_before_capture(_dump, captured))
@@ -131,7 +131,7 @@ def start(runner: Any, work: Path) -> None:
             "boundaries": boundaries,
             "rank": rank.tp,
             "dp_rank": rank.attention_dp,
-            "streams": streams(arguments),
+            "streams": ranks,
             "hidden_size": hidden_size,
             "sglang_version": sglang.__version__,
             "plugin_version": VERSION,

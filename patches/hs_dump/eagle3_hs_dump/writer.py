@@ -19,6 +19,7 @@ from typing import Any
 from .batch import Segment
 from .placement import Placement
 from .staging import Block, Staging
+from .writing import write_all
 
 FIGURES = ("bytes", "sequences", "tokens", "bad", "repeated")
 
@@ -92,7 +93,7 @@ class Writers:
                         raise BrokenPipeError
                     pipe = self._processes[number].stdin
                     assert pipe is not None
-                    _write_all(pipe.fileno(), (json.dumps([block.number, part]) + "\n").encode())
+                    write_all(pipe.fileno(), (json.dumps([block.number, part]) + "\n").encode())
                 except OSError:  # `_listen` tells of a process that has ended
                     self._answered(number, block.number)
 
@@ -134,9 +135,3 @@ class Writers:
         self.fail(f"a writer's process ({process.pid}) ended with code {process.returncode}: was it killed?")
         for block_number in list(self._with[number]):
             self._answered(number, block_number)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]

@@ -120,7 +120,7 @@ class Writer:
             "crc": [zlib.crc32(scales, crc) for crc, scales in zip(progress.crc, progress.scales, strict=True)],
             "bad": progress.bad,
         }
-        _write_all(self._ledger, (json.dumps(line) + "\n").encode())
+        write_all(self._ledger, (json.dumps(line) + "\n").encode())
         self._report["sequences"] += 1
         self._report["tokens"] += length
         self._report["bad"] += progress.bad is not None
@@ -160,7 +160,8 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """All of it: a pipe or a file may take less at a time."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
@@ -183,7 +184,7 @@ def main(work: str, descriptor: str, blocks: str) -> None:
     for line in sys.stdin.buffer:
         report = writer.take(*json.loads(line))
         with suppress(BrokenPipeError):  # the server is gone; what it had handed over is still written
-            _write_all(1, (json.dumps(report) + "\n").encode())
+            write_all(1, (json.dumps(report) + "\n").encode())
 
 
 if __name__ == "__main__":

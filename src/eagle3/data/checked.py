@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eagle3.data.json_file import write_json
 from eagle3.data.layout import ShardLayout
 from eagle3.data.manifest import NAME as MANIFEST
 from eagle3.data.manifest import Manifest
@@ -46,9 +47,7 @@ class Checked:
         for file in files:
             with suppress(OSError):
                 self._known[file] = _signs(self.folder / file)
-        beside = self.folder / f"{NAME}.new"
-        beside.write_text(json.dumps(self._known, indent=1) + "\n", encoding="utf-8")
-        beside.rename(self.folder / NAME)
+        write_json(self.folder / NAME, self._known)
 
 
 def withdraw(folder: Path) -> None:

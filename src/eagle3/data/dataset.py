@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from eagle3.data.buffers import Buffers
 from eagle3.data.layout import FINAL
 from eagle3.data.packing import scored_counts
-from eagle3.data.placement import PROMPTS
+from eagle3.data.placement import read_prompts
 from eagle3.data.shards import HiddenStates
 from eagle3.drafter.batch import Batch
 from eagle3.errors import DataError
@@ -68,14 +67,7 @@ class Split:
 
 def _index_of(prompts: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(sample ids, lengths, held_out), each `[n]`, without the tokens."""
-    path = prompts / PROMPTS if prompts.is_dir() else prompts
-    try:
-        with safe_open(path, "numpy") as file:
-            ids, offsets, held_out = (file.get_tensor(name) for name in ("sample_ids", "offsets", "held_out"))
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there. Run the prepare stage first.") from None
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} can't be read ({error}). Remove the folder and prepare again.") from None
+    path, (ids, offsets, held_out) = read_prompts(prompts, ("sample_ids", "offsets", "held_out"))
     if not len(ids) == len(held_out) == len(offsets) - 1:
         raise DataError(f"{path}: held_out or offsets has another length than sample_ids. Remove it, prepare again.")
     return ids, np.diff(offsets), held_out

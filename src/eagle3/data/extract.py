@@ -22,6 +22,7 @@ from eagle3.data.limits import longest_prompt
 from eagle3.data.manifest import NAME, Manifest, quantisation_text
 from eagle3.data.placement import Prompts, place
 from eagle3.data.space import GIB, disk_error
+from eagle3.data.targets import forget_choices
 from eagle3.data.writer import blank_manifest
 from eagle3.errors import DataError, Eagle3Error
 from eagle3.metrics import Reporter
@@ -116,7 +117,7 @@ def _begin(
     for text in assembly.redone:
         reporter.note(text)
     if assembly.redone:  # a training may have taken the target's choices from damaged rows
-        _forget_choices(out)
+        forget_choices(out)
     if assembly.redone and assembly.done_sequences == len(placement):
         manifest.complete = was_complete
         manifest.save(out)
@@ -149,15 +150,9 @@ def _require_same(before: Manifest, now: Manifest, out: Path) -> None:
             )
 
 
-def _forget_choices(out: Path) -> None:
-    """What data/targets.py keeps; the next training computes it again."""
-    for path in out.glob("target_top-*"):
-        path.unlink()
-
-
 def _move_aside(out: Path, before: Manifest) -> str:
     """Another target's states can't be told from this one's, so nothing here is used; nothing is deleted either."""
-    _forget_choices(out)
+    forget_choices(out)
     name = f"{out.name}-of-another-target-{time.strftime('%Y%m%d-%H%M%S')}"
     aside = out.parent / name
     aside.mkdir()

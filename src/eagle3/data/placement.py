@@ -1,7 +1,6 @@
 """Which shard and row every sequence goes to: decided before the extraction, the same every time."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,29 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from eagle3.data.json_file import write_json
 from eagle3.data.layout import FORMAT_VERSION, ShardLayout, StateShape
 from eagle3.data.skeleton import ShardIndex
 from eagle3.data.space import GIB
 from eagle3.errors import DataError
 
 PROMPTS = "prompts.safetensors"
+PREPARE_AGAIN = "Remove the folder and prepare again."
+
+
+def read_prompts(path: Path, names: Sequence[str]) -> tuple[Path, list[np.ndarray]]:
+    """(the file, tensors of it) for prompts.safetensors or the folder that holds it.
+
+    Raises DataError when it is missing, or can't be read.
+    """
+    path = path / PROMPTS if path.is_dir() else path
+    try:
+        with safe_open(path, "numpy") as file:
+            return path, [file.get_tensor(name) for name in names]
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there. Run the prepare stage first.") from None
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} can't be read ({error}). {PREPARE_AGAIN}") from None
 
 
 @dataclass(frozen=True)
@@ -34,26 +50,18 @@ class Prompts:
     @staticmethod
     def load(path: Path) -> "Prompts":
         """From prompts.safetensors or the folder that holds it. Raises DataError when it is missing or inconsistent."""
-        path = path / PROMPTS if path.is_dir() else path
-        remedy = "Remove the folder and prepare again."
-        try:
-            with safe_open(path, "numpy") as file:
-                arrays = [file.get_tensor(n) for n in ("input_ids", "loss_mask", "offsets", "sample_ids")]
-        except FileNotFoundError:
-            raise DataError(f"{path} is not there. Run the prepare stage first.") from None
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{path} can't be read ({error}). {remedy}") from None
+        path, arrays = read_prompts(path, ("input_ids", "loss_mask", "offsets", "sample_ids"))
         prompts = Prompts(*arrays)
         T, n = len(prompts.input_ids), len(prompts.sample_ids)
         offsets = prompts.offsets
         if len(prompts.loss_mask) != T or len(offsets) != n + 1 or offsets[0] != 0 or offsets[-1] != T:
-            raise DataError(f"{path}: the tensors' lengths don't fit each other. {remedy}")
+            raise DataError(f"{path}: the tensors' lengths don't fit each other. {PREPARE_AGAIN}")
         if bool((np.diff(offsets) < 0).any()):
-            raise DataError(f"{path}: offsets don't rise. {remedy}")
+            raise DataError(f"{path}: offsets don't rise. {PREPARE_AGAIN}")
         unique, counts = np.unique(prompts.sample_ids, return_counts=True)
         if len(unique) != n or (n and unique[0] < 0):
             wrong = unique[counts > 1][:1].tolist() or unique[:1].tolist()
-            raise DataError(f"{path}: sample id {wrong[0]} is negative or there twice. {remedy}")
+            raise DataError(f"{path}: sample id {wrong[0]} is negative or there twice. {PREPARE_AGAIN}")
         return prompts
 
     @property
@@ -201,6 +209,4 @@ def write_placement(work: Path, placements: Sequence[Placement], nonce: str) -> 
             for plan in plans
         ],
     }
-    beside = work / "placement.json.new"
-    beside.write_text(json.dumps(head), encoding="utf-8")
-    beside.rename(work / "placement.json")
+    write_json(work / "placement.json", head)

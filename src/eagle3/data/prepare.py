@@ -1,6 +1,5 @@
 """Stage one: conversations to token ids, loss mask and split, in one folder that everything later reads."""
 
-import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from eagle3.config.schema import Config, DatasetConfig
+from eagle3.data.json_file import write_json
 from eagle3.data.limits import longest_prompt
 from eagle3.data.offsets import IntArray
 from eagle3.data.prompts import EARLY_ROWS, Conversation, Tally, read_conversations
@@ -76,7 +76,7 @@ def run_prepare(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, 
     held_out = held_out_sides(kept.prompt_keys, cfg.dataset.held_out, cfg.dataset.seed)
     save_prompts(out / "prompts.safetensors", kept.input_ids, kept.loss_mask, kept.sample_ids, held_out)
     summary = _summary(cfg, target, tokenizer, tally, kept, held_out, limit)
-    _write_json(out / "prepare.json", summary)
+    write_json(out / "prepare.json", summary)
     _report(summary, kept.tokens_per_s, reporter)
     return summary
 
@@ -243,9 +243,3 @@ def _left_out(summary: dict[str, Any]) -> Iterator[str]:
     if counts["truncated"]:
         limit = f"{summary['length_limit']:,} tokens, the lesser of dataset.max_length and what the server takes"
         yield f"{counts['truncated']:,} cut at {limit}"
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -160,9 +160,14 @@ def require_logprobs(what: str, agreement: Agreement) -> None:
     )
 
 
+def too_many_off(share: float, count: int) -> bool:
+    """Whether a share of so many rows is more than may be off. A single row is let pass."""
+    return share > SHARE_OFF and share * count > 1
+
+
 def require_rows(what: str, state: str, share: float, count: int) -> None:
-    """Raises ProofError when rows depend on what else the server was computing. A single row off is let pass."""
-    if share <= SHARE_OFF or share * count <= 1:
+    """Raises ProofError when rows depend on what else the server was computing."""
+    if not too_many_off(share, count):
         return
     raise ProofError(
         f"{what}, {state}: {share:.0%} of the rows change with what else the server computes (at most "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle3.data.fp8 import dequantise, quantise
 from eagle3.data.layout import FINAL
-from eagle3.data.proof import HEAD_BLOCK, SHARE_OFF, share_of_rows_off
+from eagle3.data.proof import HEAD_BLOCK, SHARE_OFF, share_of_rows_off, too_many_off
 from eagle3.errors import ProofError
 
 ROWS = 4096
@@ -87,8 +87,8 @@ class QuantisationError:
 
 
 def require_tellable(what: str, state: str, share: float, count: int) -> None:
-    """Raises ProofError when rounding moves rows by more than half of what tells them apart. One row is let pass."""
-    if share <= SHARE_OFF or share * count <= 1:
+    """Raises ProofError when rounding moves too many rows by more than half of what tells them apart."""
+    if not too_many_off(share, count):
         return
     raise ProofError(
         f"{what}, {state}: 8 bits are too few for this state. In {share:.0%} of its rows (at most {SHARE_OFF:.0%} is "

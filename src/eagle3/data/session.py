@@ -75,7 +75,6 @@ class Session:
 
     async def dump_for_proof(self, copies: list[int]) -> list[Tensor | None]:
         """See `proving.Dump`."""
-        self._progress = (None, 0.0)  # what was computed here since the last request is no stall of the server's
         placement = self.proving.placement
         ids = [int(placement.sample_ids[c]) for c in copies]
         prompts = [placement.input_ids(c).tolist() for c in copies]
@@ -91,17 +90,16 @@ class Session:
 
     async def continue_for_proof(self, prompt: list[int], count: int) -> tuple[Tensor, Tensor]:
         """See `proving.Continue`."""
-        self._progress = (None, 0.0)
         decoding = asyncio.ensure_future(self._twice(partial(self.client.continuation, prompt, count)))
         await self._watch([decoding])
         tokens, decoded = decoding.result()
-        self._progress = (None, 0.0)
         prefill = asyncio.ensure_future(self._twice(partial(self.client.prompt_logprobs, [*prompt, *tokens])))
         await self._watch([prefill])
         return torch.tensor(decoded), torch.tensor(prefill.result()[-count:])
 
     async def _watch(self, asked: Sequence[asyncio.Future[Any]], dumped: Sequence[int] = ()) -> None:
         """Until all are answered and these sequences of the proof committed. Raises what goes wrong meanwhile."""
+        self._progress = (None, 0.0)  # what was computed here since the last request is no stall of the server's
         try:
             while not all(task.done() for task in asked) or any(i not in self._proofs for i in dumped):
                 for task in asked:

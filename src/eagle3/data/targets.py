@@ -7,6 +7,7 @@ computed is kept beside the dataset, so another training, and one that goes on, 
 import hashlib
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from eagle3.metrics import Reporter
 
 REPORT_S = 0.5
 UNKNOWN = 0
+KEPT = "target_top-"
 
 
 @torch.no_grad()
@@ -65,7 +67,7 @@ def _kept(states: HiddenStates) -> np.ndarray:
     manifest = states.manifest
     facts = [manifest.target.get("fingerprint", ""), *(shard.sha256 for shard in manifest.shards)]
     facts += [str(sample) for sample in states.sample_ids.tolist()]
-    path = states.folder / f"target_top-{hashlib.sha256(chr(10).join(facts).encode()).hexdigest()[:16]}.i32"
+    path = states.folder / f"{KEPT}{hashlib.sha256(chr(10).join(facts).encode()).hexdigest()[:16]}.i32"
     size = int(states.lengths.sum())
     try:
         with path.open("a+b") as file:
@@ -73,6 +75,12 @@ def _kept(states: HiddenStates) -> np.ndarray:
         return np.memmap(path, np.int32, "r+", shape=(size,))
     except OSError:
         return np.zeros(size, np.int32)
+
+
+def forget_choices(folder: Path) -> None:
+    """Removes what is kept beside a dataset; the next training computes it again."""
+    for path in folder.glob(f"{KEPT}*"):
+        path.unlink()
 
 
 def target_rows(loss_mask: np.ndarray) -> np.ndarray:

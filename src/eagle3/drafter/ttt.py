@@ -106,9 +106,7 @@ def run_ttt(
         rows = torch.cat(plan.target_rows)
         known = target.known[rows]
         sizes = [len(part) for part in plan.target_rows]
-        factor = torch.ones(steps, dtype=target.p.dtype, device=rows.device)
-        if weights is not None:
-            factor = weights.to(target.p)
+        factor = target.p.new_ones(steps) if weights is None else weights.to(target.p)
         weight = torch.cat([factor[k].expand(size) for k, size in enumerate(sizes)]) * known
         # All steps at once: the head's gradient is summed in one place.
         found = head_loss(torch.cat(list(states)), drafter.lm_head.weight, target.p, rows, weight, kind)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 from eagle3.config import Config
 from eagle3.config.provenance import file_sha256
+from eagle3.data.manifest import NAME as MANIFEST
 from eagle3.errors import ConfigError
-from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.pipeline.artifacts import DONE, Artifact, read_json
 from eagle3.target.info import TargetInfo
-
-MANIFEST = "manifest.json"
 
 
 def is_imported(cfg: Config) -> bool:
@@ -29,7 +28,7 @@ def imported(cfg: Config, target: TargetInfo, boundaries: list[int]) -> tuple[Ar
             f"dataset.path: {folder} is a dataset of hidden states without its prompts; give the conversations that it "
             "was made of, or a folder that `eagle3 import-data` made"
         )
-    if not (folder / "DONE").is_file():
+    if not (folder / DONE).is_file():
         raise ConfigError(f"dataset.path: the import into {folder} is not finished; the same command continues it")
     made_with = manifest.get("target") or {}
     if made_with.get("fingerprint") != target.fingerprint:

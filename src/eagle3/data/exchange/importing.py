@@ -21,6 +21,7 @@ from eagle3.data.exchange.formats import Format, Source, Stored
 from eagle3.data.exchange.marker import claim
 from eagle3.data.exchange.norm import FinalNorm, FinalState
 from eagle3.data.exchange.pace import Pace
+from eagle3.data.json_file import write_json
 from eagle3.data.layout import FINAL, StateShape, state_names
 from eagle3.data.ledger import Committed, LedgerTail
 from eagle3.data.lock import hold
@@ -190,7 +191,7 @@ def _read_tokens(job: Import, folder: Path, out: Path, reporter: Reporter) -> No
         "tokenizer_sha256": "",
         "template_sha256": "",
     }
-    (out / "prepare.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    write_json(out / "prepare.json", summary)
     # Last, because whoever finds it goes on to the states.
     save_prompts(out / PROMPTS, ids, masks, [sample_id for sample_id, _, _ in kept], held_out)
 

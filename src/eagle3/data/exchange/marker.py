@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError, DataError
 
 
@@ -24,9 +25,7 @@ def claim(folder: Path, name: str, what: dict[str, Any]) -> None:
         if folder.exists() and (not folder.is_dir() or any(p.name != marker.name + ".new" for p in folder.iterdir())):
             raise ConfigError(f"{folder} is there already and is not a {name.removesuffix('.json')}; give a new folder")
         folder.mkdir(parents=True, exist_ok=True)
-        beside = folder / f"{name}.new"
-        beside.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
-        beside.replace(marker)
+        write_json(marker, what)
         return
     for key in what.keys() | there.keys():
         if there.get(key) != what.get(key):

@@ -1,4 +1,4 @@
-"""Files of torch.save: read without unpickling anything but tensors, written beside and renamed."""
+"""Files of torch.save, read without unpickling anything but tensors."""
 
 import pickle
 from collections.abc import Callable
