@@ -44,4 +44,4 @@ def summary(out: Path) -> dict[str, float]:
 
 
 def _timed(name: str) -> bool:
-    return name.endswith(("seconds", "tokens_per_s", "data_wait"))
+    return name.endswith(("seconds", "_per_s", "data_wait", "mfu"))

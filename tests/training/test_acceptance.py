@@ -11,7 +11,8 @@ def result(
     loss: list[float], valid: list[int], correct: list[int], reached: list[int], accepted: list[int]
 ) -> TttResult:
     sums = torch.tensor(loss)
-    return TttResult(sums.sum(), sums, *(torch.tensor(n) for n in (valid, correct, reached, accepted, valid)))
+    counts = (torch.tensor(n) for n in (valid, correct, reached, accepted, valid))
+    return TttResult(sums.sum(), sums, *counts, choices=torch.zeros(sum(valid), dtype=torch.int64))
 
 
 def test_accept_length() -> None:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from eagle3.data.dataset import SequenceDataset
 from eagle3.data.packing import Packing
 from eagle3.drafter.batch import Batch
+from eagle3.drafter.flops import Work
 from eagle3.drafter.plan import Plan
 
 AHEAD = 2
@@ -34,11 +35,17 @@ class TrainBatch:
     step_counts: Tensor
     """[steps] int64: scored positions of each training-time-test step over all ranks and accumulated batches."""
     tokens: int
-    """T, of this micro-batch."""
+    """Of this micro-batch and of those that the other ranks take beside it."""
+    work: Work
+    """Of this micro-batch alone: what MFU is counted from."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "TrainBatch":
-        counts = self.step_counts.to(device, non_blocking=non_blocking)
-        return TrainBatch(self.batch.to(device, non_blocking), self.plan.to(device, non_blocking), counts, self.tokens)
+        return replace(
+            self,
+            batch=self.batch.to(device, non_blocking),
+            plan=self.plan.to(device, non_blocking),
+            step_counts=self.step_counts.to(device, non_blocking=non_blocking),
+        )
 
 
 class _Epoch:
@@ -102,9 +109,15 @@ class PackedLoader:
         window = self.accumulate * self.packing.world
         first = i // self.accumulate * window
         together = [n for batch in batches[first : first + window] for n in batch]
-        batch = self.dataset.batch(batches[i * self.packing.world + self.rank], pin=self.pin)
-        plan = Plan.of(batch, self.scored.shape[1])
-        return TrainBatch(batch, plan, self.scored[together].sum(0), batch.input_ids.shape[0])
+        beside = batches[i * self.packing.world : (i + 1) * self.packing.world]
+        batch, steps = self.dataset.batch(beside[self.rank], pin=self.pin), self.scored.shape[1]
+        return TrainBatch(
+            batch=batch,
+            plan=Plan.of(batch, steps),
+            step_counts=self.scored[together].sum(0),
+            tokens=int(sum(self.dataset.lengths[n] for one in beside for n in one)),
+            work=Work.of(batch.loss_mask, batch.document, batch.position, steps),
+        )
 
     def _wait(self, seconds: float) -> None:
         self.waited_s += seconds

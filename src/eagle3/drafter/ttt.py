@@ -41,6 +41,9 @@ class TttResult:
     """int64: of these, where step k is correct too; `accepted / reached` is the conditional acceptance of step k."""
     in_vocabulary: Tensor
     """int64: scored positions whose target token is in the draft vocabulary."""
+    choices: Tensor
+    """[sum of valid] int64: the drafter's first choice, as a target token, at each scored position; step by step,
+    ascending by position."""
 
 
 def step_weights(decay: float, counts: Tensor) -> Tensor:
@@ -110,9 +113,11 @@ def run_ttt(
         weight = torch.cat([factor[k].expand(size) for k, size in enumerate(sizes)]) * known
         # All steps at once: the head's gradient is summed in one place.
         found = head_loss(torch.cat(list(states)), drafter.lm_head.weight, target.p, rows, weight, kind)
-        right = known & (draft_ids[found.top] == target.top[rows])
+        choices = draft_ids[found.top]
+        right = known & (choices == target.top[rows])
         losses = [part.sum() for part in (found.row_losses * known).split(sizes)]
-        return _result(plan, found.loss, losses, list(zip(right.split(sizes), known.split(sizes), strict=True)))
+        drafted = list(zip(right.split(sizes), known.split(sizes), strict=True))
+        return _result(plan, found.loss, losses, drafted, choices)
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,9 @@ def step_states(
             g = normed
 
 
-def _result(plan: Plan, loss: Tensor, losses: list[Tensor], drafted: list[tuple[Tensor, Tensor]]) -> TttResult:
+def _result(
+    plan: Plan, loss: Tensor, losses: list[Tensor], drafted: list[tuple[Tensor, Tensor]], choices: Tensor
+) -> TttResult:
     reached = plan.valid[0, plan.active]
     counts: dict[str, list[Tensor]] = {"correct": [], "reached": [], "accepted": [], "in_vocabulary": []}
     for k, (right, known) in enumerate(drafted):
@@ -189,5 +196,6 @@ def _result(plan: Plan, loss: Tensor, losses: list[Tensor], drafted: list[tuple[
         loss=loss,
         loss_sum=torch.stack(losses),
         valid=plan.counts,
+        choices=choices,
         **{name: torch.stack(list_) for name, list_ in counts.items()},
     )

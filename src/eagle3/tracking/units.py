@@ -8,7 +8,7 @@ _LABELS = {
     "data_wait": "data wait",
     "lr": "lr",
 }
-_SHARES = ("data_wait", "share", "utilisation")
+_SHARES = ("data_wait", "mfu", "share", "utilisation")
 
 
 def quantity(value: float) -> str:

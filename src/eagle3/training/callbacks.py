@@ -6,12 +6,15 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from eagle3.data.loader import PackedLoader, TrainBatch
+from eagle3.drafter.flops import training_flops
 from eagle3.metrics import Reporter
 from eagle3.training.logger import ReporterLogger
 from eagle3.training.module import DrafterModule
 from eagle3.training.optim import lr_factor
+from eagle3.training.peak import peak_of
 
 
 class Metrics(Callback):
@@ -31,6 +34,10 @@ class Metrics(Callback):
         """The validation with the highest accept length."""
         self._since: float | None = None
         self._reported_step = 0
+        self._flops = 0
+        """Of this rank, since the last report."""
+        self._peak: float | None = None
+        """FLOPs/s that a device could do."""
         self._marks = (0, 0.0, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,8 +58,12 @@ class Metrics(Callback):
     def _mark(self) -> None:
         self._settle()
         self._marks = (self.tokens, self.seconds, self.loader.waited_s)
+        self._flops = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._peak = peak_of(pl_module.device, str(trainer.precision))
+        if pl_module.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(pl_module.device)  # what went before is not training
         self._since = time.perf_counter()
         self._reported_step = trainer.global_step
         self._mark()
@@ -61,7 +72,8 @@ class Metrics(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, DrafterModule)
-        self.tokens += batch.tokens * trainer.world_size
+        self.tokens += batch.tokens
+        self._flops += training_flops(pl_module.drafter.shape, batch.work)
         step = trainer.global_step
         due = step > self._reported_step and (step % self.log_every == 0 or step == pl_module.total_steps)
         if due or pl_module.device.type == "cpu":
@@ -70,13 +82,15 @@ class Metrics(Callback):
             self._report(trainer, pl_module, step)
 
     def _report(self, trainer: pl.Trainer, module: DrafterModule, step: int) -> None:
+        """On every rank, because what each has counted is brought together; rank 0 alone writes it."""
         figures = module.train_totals.take(module.sum_over_ranks)
         self._settle()
-        tokens, seconds, waited = self._marks
+        tokens, seconds, _ = self._marks
         elapsed = max(self.seconds - seconds, 1e-9)
         rates = {
             "tokens_per_s": (self.tokens - tokens) / elapsed,
-            "data_wait": (self.loader.waited_s - waited) / elapsed,
+            "response_tokens_per_s": figures.valid[0] / elapsed,
+            **self._over_ranks(module, elapsed),
         }
         row = figures.metrics("train") | {
             "train/lr": module.optim_config.lr
@@ -86,15 +100,29 @@ class Metrics(Callback):
             "train/epoch": trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) / max(len(self.loader), 1),
             **{f"train/{name}": value for name, value in rates.items()},
         }
-        if module.device.type == "cuda":
-            row["train/gpu_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
         self.last |= row
         self.logger.log_metrics(row, step)
         shown = {"loss": round(figures.loss, 4), "accept_length": round(figures.accept_length, 3)}
         shown |= {"tokens_per_s": round(rates["tokens_per_s"]), "data_wait": round(rates["data_wait"], 3)}
+        shown |= {"mfu": round(rates["mfu"], 3)} if "mfu" in rates else {}
         self.reporter.progress(step, module.total_steps, unit="steps", **shown)
         self._reported_step = step
         self._mark()
+
+    def _over_ranks(self, module: DrafterModule, elapsed: float) -> dict[str, float]:
+        """What ranks measure each for itself: FLOPs are summed; the rank that waited, or needed, most is told."""
+        on_gpu = module.device.type == "cuda"
+        peak_bytes = torch.cuda.max_memory_allocated(module.device) if on_gpu else 0
+        own = [float(self._flops), self.loader.waited_s - self._marks[2], float(peak_bytes)]
+        gathered = module.all_gather(torch.tensor(own, dtype=torch.float64, device=module.device))
+        assert isinstance(gathered, Tensor)
+        flops, waited, used = zip(*gathered.view(-1, len(own)).tolist(), strict=True)
+        found = {"data_wait": max(waited) / elapsed, "tflops_per_s": sum(flops) / elapsed / 1e12}
+        if self._peak is not None:
+            found["mfu"] = sum(flops) / elapsed / (self._peak * len(flops))
+        if on_gpu:
+            found["gpu_memory_gib"] = max(used) / 2**30
+        return found
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, DrafterModule)

@@ -53,7 +53,7 @@ class DrafterModule(pl.LightningModule):
     def on_fit_start(self) -> None:
         self.frozen = self.frozen.to(self.device)
 
-    def _run(self, batch: Batch, plan: Plan | None = None, weights: Tensor | None = None) -> TttResult:
+    def forward(self, batch: Batch, plan: Plan | None = None, weights: Tensor | None = None) -> TttResult:
         frozen, loss = self.frozen, self.loss_config
         tables = (frozen.embedding, frozen.head, frozen.draft_ids)
         return run_ttt(self.drafter, batch, *tables, loss.ttt_steps, loss.kind, plan, weights)
@@ -61,7 +61,7 @@ class DrafterModule(pl.LightningModule):
     def training_step(self, step: TrainBatch, batch_idx: int) -> Tensor:
         """The micro-batch's share of the loss over all scored positions of the optimiser step, on all ranks."""
         weights = step_weights(self.loss_config.step_decay, step.step_counts)
-        result = self._run(step.batch, step.plan, weights)
+        result = self(step.batch, step.plan, weights)
         self.train_totals.add(result)
         self.watch.loss(self.trainer.global_step, step.batch.sample_ids, result.loss)
         # Lightning divides by the accumulated batches, and DDP averages over ranks: the sum is wanted.
@@ -71,7 +71,7 @@ class DrafterModule(pl.LightningModule):
         self.val_totals = Totals(self.loss_config.ttt_steps, self.loss_config.step_decay)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.val_totals.add(self._run(batch))
+        self.val_totals.add(self(batch))
 
     def on_validation_epoch_end(self) -> None:
         self.val_figures = self.val_totals.take(self.sum_over_ranks)
