@@ -16,7 +16,10 @@ class Reporter(Protocol):
     """What a stage is given to report with."""
 
     def log(self, values: dict[str, Any], step: int | None = None) -> None:
-        """One row of history, e.g. {"train/loss": 1.2}; names start with prepare/, extract/, train/, val/ or eval/."""
+        """One row of history, e.g. {"train/loss": 1.2}; names start with prepare/, extract/, train/, val/ or eval/.
+
+        A value may also be a table: a list of dicts with the same keys, for W&B and the report.
+        """
         ...
 
     def progress(self, done: float, total: float, **fields: Any) -> None:

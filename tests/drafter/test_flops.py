@@ -23,9 +23,9 @@ def by_hand(shape: DrafterShape, masks: list[list[int]], steps: int) -> int:
         for _ in range(last + 1):  # the states and the embedding, once for all steps; step 0's key and value
             if shape.uses_fc:
                 products.append((shape.num_boundaries * Ht * H, False))
-            if H != Ht:
+            if Ht != H:
                 products.append((Ht * H, False))
-            products.append((H * (Q + 2 * KV), H != Ht))
+            products.append((H * (Q + 2 * KV), Ht != H))
             products.append((H * 2 * KV, True))
         for k in range(steps):
             for t in range(length):

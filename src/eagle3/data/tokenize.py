@@ -35,7 +35,7 @@ class ConversationTokenizer:
             ConfigError: no chat template, or `target.chat_template` is not one.
             Eagle3Error: the folder has no tokenizer that transformers loads.
         """
-        self.tokenizer = _load(target, cfg.trust_remote_code)
+        self.tokenizer = load_tokenizer(target, cfg.trust_remote_code)
         self.template = _template(self.tokenizer, cfg.chat_template)
         self.end_ids = _end_ids(self.tokenizer, target.path)
         """Ids at which the model stops."""
@@ -114,7 +114,8 @@ def tokenizer_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _load(target: TargetInfo, trust_remote_code: bool) -> Any:
+def load_tokenizer(target: TargetInfo, trust_remote_code: bool) -> Any:
+    """The target's own, as transformers loads it. Raises Eagle3Error where there is none that it loads."""
     from transformers import AutoTokenizer
 
     try:

@@ -45,8 +45,8 @@ class Work:
 def training_flops(shape: DrafterShape, work: Work) -> int:
     """FLOPs of forward and backward: 2 for each multiply-add.
 
-    A product of the drafter's own states counts three times: forward, gradient to the weight, gradient to the input. One
-    whose input is data (captured states, embeddings) has no gradient to its input: twice.
+    A product of the drafter's own states counts three times: forward, gradient to the weight, gradient to the input.
+    One whose input is data (captured states, embeddings) has no gradient to its input: twice.
     """
     H, Ht, Q, KV = shape.hidden_size, shape.target_hidden_size, shape.q_size, shape.kv_size
     own, of_data = 0, 0

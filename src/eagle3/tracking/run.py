@@ -16,7 +16,7 @@ from typing import Any
 
 from eagle3.config.schema import Config
 from eagle3.config.secrets import redact
-from eagle3.errors import EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.tracking.artifacts import dataset_artifact, drafter_artifact, placed_under
 from eagle3.tracking.login import WAYS_OUT, require_login
 
@@ -33,6 +33,7 @@ _JOB_TYPES = {"report": "evaluate"}
 _INIT_TIMEOUT_S = 30.0
 _FINISH_TIMEOUT_S = 120.0
 _LONGEST_TAG = 64
+_LONGEST_FAILURE = 2000
 
 __all__ = ["AXES", "TrackedRun", "exit_code", "open_run", "require_login", "tags"]
 
@@ -56,11 +57,17 @@ class TrackedRun:
 
     def log(self, values: dict[str, Any], step: int | None = None) -> None:
         row = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+        tables = {name: value for name, value in values.items() if isinstance(value, list) and value}
+        tables = tables if self._cfg.tracking.samples else {}
         if step is not None:
-            for namespace in {name.split("/", 1)[0] for name in row}:
+            for namespace in {name.split("/", 1)[0] for name in (*row, *tables)}:
                 if (axis := AXES.get(namespace)) is not None:
                     row.setdefault(axis, step)
-        if row and self._run is not None and not self._try("a row of figures", lambda run: run.log(row)):
+
+        def log_row(run: Any) -> None:
+            run.log(row | {name: _table(rows) for name, rows in tables.items()})
+
+        if (row or tables) and self._run is not None and not self._try("a row of figures", log_row):
             self._warn("W&B is left out from here on; metrics.jsonl has everything")
             self._run = None
             _stop_service(EXIT_FAILED)
@@ -103,6 +110,11 @@ class TrackedRun:
         if self._cfg.tracking.artifacts:
             name, told = self._cfg.target.name, {**self._figures, **(metadata or {})}
             self._try("the drafter", lambda run: run.log_artifact(drafter_artifact(folder, name, told)))
+
+    def failed(self, error: BaseException) -> None:
+        """Says in the summary, as `failure`, what ended the run."""
+        text = redact(f"{type(error).__name__}: {error}")[:_LONGEST_FAILURE]
+        self._try("what ended the run", lambda run: run.summary.update({"failure": text}))
 
     def finish(self, exit_code: int) -> None:
         """Ends the run and W&B's service process; a second call does nothing."""
@@ -147,6 +159,8 @@ def open_run(
         yield tracked
     except BaseException as error:
         code = exit_code(error)
+        if code not in (EXIT_DONE, EXIT_INTERRUPTED):
+            tracked.failed(error)
         raise
     finally:
         tracked.finish(code)
@@ -236,6 +250,13 @@ def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[
         run.define_metric(axis)
         run.define_metric(f"{namespace}/*", step_metric=axis)
     return run
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    import wandb
+
+    columns = list(rows[0])
+    return wandb.Table(columns=columns, data=[[row.get(name) for name in columns] for row in rows])
 
 
 def _short(provenance: dict[str, Any]) -> dict[str, Any]:

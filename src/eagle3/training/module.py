@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from eagle3.config.schema import LossConfig, OptimConfig
 from eagle3.data.loader import TrainBatch
@@ -18,6 +19,7 @@ from eagle3.training.acceptance import Figures, Totals
 from eagle3.training.finite import FiniteWatch
 from eagle3.training.frozen import Frozen
 from eagle3.training.optim import build_optimizer, build_schedule
+from eagle3.training.strategy import share_out
 
 
 class DrafterModule(pl.LightningModule):
@@ -50,10 +52,13 @@ class DrafterModule(pl.LightningModule):
         """Of the last optimiser step, before clipping."""
         self.watch = FiniteWatch()
 
+    def configure_model(self) -> None:
+        share_out(self)
+
     def on_fit_start(self) -> None:
         self.frozen = self.frozen.to(self.device)
 
-    def forward(self, batch: Batch, plan: Plan | None = None, weights: Tensor | None = None) -> TttResult:
+    def _run(self, batch: Batch, plan: Plan | None = None, weights: Tensor | None = None) -> TttResult:
         frozen, loss = self.frozen, self.loss_config
         tables = (frozen.embedding, frozen.head, frozen.draft_ids)
         return run_ttt(self.drafter, batch, *tables, loss.ttt_steps, loss.kind, plan, weights)
@@ -61,7 +66,7 @@ class DrafterModule(pl.LightningModule):
     def training_step(self, step: TrainBatch, batch_idx: int) -> Tensor:
         """The micro-batch's share of the loss over all scored positions of the optimiser step, on all ranks."""
         weights = step_weights(self.loss_config.step_decay, step.step_counts)
-        result = self(step.batch, step.plan, weights)
+        result = self._run(step.batch, step.plan, weights)
         self.train_totals.add(result)
         self.watch.loss(self.trainer.global_step, step.batch.sample_ids, result.loss)
         # Lightning divides by the accumulated batches, and DDP averages over ranks: the sum is wanted.
@@ -71,7 +76,12 @@ class DrafterModule(pl.LightningModule):
         self.val_totals = Totals(self.loss_config.ttt_steps, self.loss_config.step_decay)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.val_totals.add(self(batch))
+        if len(batch.input_ids):  # where another rank has one batch more, there is nothing here
+            self.val_totals.add(self._run(batch))
+
+    def first_choices(self, batch: Batch) -> Tensor:
+        """`TttResult.choices` of a held-out batch. Every rank calls it with the same batch, or none does."""
+        return self._run(batch).choices
 
     def on_validation_epoch_end(self) -> None:
         self.val_figures = self.val_totals.take(self.sum_over_ranks)
@@ -90,7 +100,8 @@ class DrafterModule(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         # Lightning's own does not tell the norm.
-        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.optim_config.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.optim_config.clip_norm)
+        self.grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self.watch.gradient(self.trainer.global_step, self.grad_norm)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

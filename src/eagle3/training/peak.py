@@ -3,7 +3,7 @@
 import torch
 
 _TFLOPS = {
-    # Dense bf16 with fp32 accumulation, as NVIDIA's datasheets have it (their headline figures are with sparsity: twice).
+    # Dense bf16 with fp32 accumulation, by NVIDIA's datasheets (whose headline figures, with sparsity, are twice that).
     "B200": 2250.0,
     "GH200 480GB": 989.4,
     "H200": 989.4,
