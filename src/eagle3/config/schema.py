@@ -189,6 +189,13 @@ class TrainerConfig:
     accelerator: str = "gpu"
     """gpu or cpu."""
     devices: int = 1
+    """Processes on each node, one for each GPU; with cpu, as many as asked for. torchrun starts more than one."""
+    nodes: int = 1
+    """Machines of `devices` each, which see the same files under the same paths."""
+    master: str | None = None
+    """HOST:PORT of node 0, where run.py runs, for the other nodes to find it."""
+    strategy: str = "ddp"
+    """With several devices: ddp (each has the whole drafter) or sharded (each has a part of weights and optimiser)."""
     epochs: int = 1
     max_steps: int | None = None
     """Stop after so many optimiser steps; null runs all epochs."""
@@ -222,6 +229,8 @@ class TrackingConfig:
     """In addition to the Hydra choices."""
     artifacts: bool = True
     """Log the dataset manifest and the drafter as artifacts."""
+    samples: bool = True
+    """Log sample drafts at each validation: they hold text of a few held-out conversations."""
 
 
 @dataclass

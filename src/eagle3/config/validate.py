@@ -144,8 +144,9 @@ def _check_training(cfg: Config) -> None:
     _share("optim.warmup_ratio", cfg.optim.warmup_ratio, zero=True)
     _one_of("trainer.accelerator", cfg.trainer.accelerator, ("cpu", "gpu"))
     _one_of("trainer.precision", cfg.trainer.precision, ("bf16", "fp32"))
-    for name in ("epochs", "tokens_per_batch", "accumulate", "checkpoint_every", "log_every"):
+    for name in ("devices", "nodes", "epochs", "tokens_per_batch", "accumulate", "checkpoint_every", "log_every"):
         _at_least(f"trainer.{name}", getattr(cfg.trainer, name), 1)
+    _check_ranks(cfg)
     if cfg.trainer.max_steps is not None:
         _at_least("trainer.max_steps", cfg.trainer.max_steps, 1)
     shape = cfg.target.shape
@@ -155,6 +156,22 @@ def _check_training(cfg: Config) -> None:
             f"drafter.draft_vocab_size: {cfg.drafter.draft_vocab_size} is more than the target's vocabulary of "
             f"{shape.vocab_size}; give at most that"
         )
+
+
+def _check_ranks(cfg: Config) -> None:
+    trainer = cfg.trainer
+    _one_of("trainer.strategy", trainer.strategy, ("ddp", "sharded"))
+    if trainer.strategy == "sharded" and trainer.devices * trainer.nodes == 1:
+        raise ConfigError("trainer.strategy: sharded over one device; give trainer.devices=2 or more, or ddp")
+    if trainer.nodes > 1:
+        host, _, port = (trainer.master or "").rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(
+                f"trainer.master: {trainer.master} with trainer.nodes={trainer.nodes}; "
+                "give HOST:PORT, an address of node 0 that the others reach, e.g. 10.0.0.1:29500"
+            )
+    elif trainer.master is not None:
+        raise ConfigError(f"trainer.master: {trainer.master} is for trainer.nodes above 1; leave it out")
 
 
 def validate(cfg: Config) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from eagle3.data.dataset import SequenceDataset, Split
 from eagle3.data.loader import PackedLoader, SequentialLoader, TrainBatch
-from eagle3.data.packing import Packing, in_order
+from eagle3.data.packing import Packing, in_order, split_to
 from eagle3.data.shards import HiddenStates
 from eagle3.drafter.batch import Batch
 
@@ -49,6 +49,9 @@ class HiddenStatesData(pl.LightningDataModule):
         self.held_out_set = SequenceDataset(states, split.held_out, boundaries)
         lengths = self.train_set.lengths
         self.packing = Packing(lengths, settings.tokens_per_batch, settings.seed, settings.epochs, settings.world)
+        self.held_out_batches = _shared_out(
+            in_order(self.held_out_set.lengths, settings.tokens_per_batch), settings.world
+        )
         self.scored = self.train_set.scored(settings.steps)
         """[n, steps]: scored positions of each training sequence."""
         self.train_loader = PackedLoader(
@@ -70,6 +73,15 @@ class HiddenStatesData(pl.LightningDataModule):
         return batch.to(device, non_blocking=True)
 
     def val_dataloader(self) -> SequentialLoader:
-        batches = in_order(self.held_out_set.lengths, self.settings.tokens_per_batch)
-        mine = batches[self.settings.rank :: self.settings.world]
+        mine = self.held_out_batches[self.settings.rank :: self.settings.world]
         return SequentialLoader(self.held_out_set, mine, self.settings.num_workers, self.settings.pin)
+
+
+def _shared_out(batches: list[list[int]], world: int) -> list[list[int]]:
+    """As many batches for each rank, because ranks wait for each other at every one: the last may be empty.
+
+    Raises:
+        DataError: there are fewer sequences than ranks.
+    """
+    batches = split_to(batches, world) if len(batches) < world else batches
+    return batches + [[]] * (-len(batches) % world)

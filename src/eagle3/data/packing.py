@@ -53,8 +53,8 @@ def split_to(batches: list[list[int]], count: int) -> list[list[int]]:
     """
     if sum(len(batch) for batch in batches) < count:
         raise DataError(
-            f"{sum(len(batch) for batch in batches)} sequences are too few for {count} devices: "
-            "give trainer.devices less, or more conversations."
+            f"{sum(len(batch) for batch in batches)} sequences are too few for {count} batches, of which every device "
+            "takes as many: give trainer.devices less, or more conversations."
         )
     batches = list(batches)
     while len(batches) < count:

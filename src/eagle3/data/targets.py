@@ -26,7 +26,11 @@ KEPT = "target_top-"
 
 @torch.no_grad()
 def fill_target_top(
-    datasets: Sequence[SequenceDataset], target_head: Tensor, device: torch.device | str, reporter: Reporter
+    datasets: Sequence[SequenceDataset],
+    target_head: Tensor,
+    device: torch.device | str,
+    reporter: Reporter,
+    begin: float = 0.0,
 ) -> None:
     """Sets `target_top` of each: the arg-max of `final @ target_head.T` where a step's target is, 0 elsewhere.
 
@@ -36,6 +40,7 @@ def fill_target_top(
     Args:
         datasets: parts of one dataset of hidden states.
         target_head: `[V, Ht]`, on `device`.
+        begin: from 0, and below 1, where in each dataset to begin: ranks that begin apart find what the others did.
     """
     head = target_head.float() if target_head.device.type == "cpu" else target_head
     states = datasets[0].states
@@ -44,7 +49,9 @@ def fill_target_top(
     done, total, reported = 0, sum(int(dataset.lengths.sum()) for dataset in datasets), time.monotonic()
     for dataset in datasets:
         top = torch.zeros(int(dataset.lengths.sum()), dtype=torch.int32)
-        for i, row in enumerate(dataset.rows):
+        first = int(begin * len(dataset.rows))
+        for i in (*range(first, len(dataset.rows)), *range(first)):
+            row = dataset.rows[i]
             mask = states.read(int(row), ["loss_mask"])["loss_mask"].numpy()
             rows, mine = target_rows(mask), kept[begins[row] : begins[row + 1]]
             if (mine[rows] == UNKNOWN).any():

@@ -8,13 +8,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from eagle3.config.schema import TrainerConfig
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, ConfigError, TrainingError
 from eagle3.metrics import Reporter, Tail, replay
 from eagle3.server.process import ChildTree
 
+JOB_FILE = "job.json"
 POLL_S = 0.2
 STOP_S = 60.0
 """How long a child may take to save its checkpoint when it is asked to stop."""
+
+
+def training_module(cfg: TrainerConfig) -> str:
+    """What is started to train: the child itself, or what starts one for each device."""
+    return "eagle3.training.ranks" if cfg.devices * cfg.nodes > 1 else "eagle3.training.main"
 
 
 def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: Reporter) -> None:
@@ -24,7 +31,7 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
         ConfigError, TrainingError: the child failed; the message is its own.
         KeyboardInterrupt: passed on after the child has stopped in order.
     """
-    job_file = out / "job.json"
+    job_file = out / JOB_FILE
     job_file.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
     tail = Tail(out / "metrics.jsonl")
     # On a CPU, OpenMP threads that spin while they wait slow a shared machine five times over.

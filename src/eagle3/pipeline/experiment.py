@@ -18,7 +18,7 @@ from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
-from eagle3.pipeline.child import run_child
+from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
 from eagle3.server.flags import server_command
@@ -73,8 +73,6 @@ def _require_devices(cfg: Config) -> None:
     """A GPU that is not there is said now, not after hours of extraction."""
     last = STAGES.index(cfg.until)
     extracts, trains = last >= STAGES.index("extract") and not is_imported(cfg), last >= STAGES.index("train")
-    if trains and cfg.trainer.devices != 1:
-        raise ConfigError(f"trainer.devices: {cfg.trainer.devices}; run.py trains on one device, set trainer.devices=1")
     wanted = ["server.device=cuda"] * (extracts and cfg.server.device == "cuda")
     wanted += ["trainer.accelerator=gpu"] * (trains and cfg.trainer.accelerator == "gpu")
     if not wanted:
@@ -85,6 +83,11 @@ def _require_devices(cfg: Config) -> None:
         raise ConfigError(
             f"{', '.join(wanted)}: torch finds no GPU here; choose server=cpu trainer=cpu, "
             "or run `eagle3 doctor`, which says what is missing"
+        )
+    if trains and cfg.trainer.accelerator == "gpu" and cfg.trainer.devices > torch.cuda.device_count():
+        raise ConfigError(
+            f"trainer.devices: {cfg.trainer.devices}, and torch finds {torch.cuda.device_count()} GPUs here; "
+            "give at most that, or see whether CUDA_VISIBLE_DEVICES hides some"
         )
 
 
@@ -220,6 +223,7 @@ class _Run:
             "text_prefix": self.cfg.target.text_prefix,
             "boundaries": self.stages.boundaries,
             "out": str(artifact.folder),
+            "logs": str(self.run_dir / "logs"),
             **more,
         }
 
@@ -228,7 +232,11 @@ class _Run:
         run_child(module, self._job(artifact, **more), artifact.folder, log, FanOut(self.console, self.tracked))
 
     def _train(self, artifact: Artifact) -> None:
-        self._child("eagle3.training.main", artifact)
+        trainer = self.cfg.trainer
+        for node in range(1, trainer.nodes):
+            command = f"{sys.executable} -m {training_module(trainer)} {artifact.folder / JOB_FILE} {node}"
+            self.console.note(f"on node {node}, in {Path.cwd()}: {command}")
+        self._child(training_module(trainer), artifact)
 
     def _evaluate(self, artifact: Artifact) -> None:
         self._child("eagle3.evaluation.main", artifact, drafter=str(self.stages.train.folder / "drafter"))

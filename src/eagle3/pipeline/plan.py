@@ -14,6 +14,7 @@ from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.pipeline.child import JOB_FILE, training_module
 from eagle3.pipeline.stages import Stages, artifacts_root, find_inputs, stages_of
 from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
@@ -102,7 +103,7 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
             folders[artifact.stage], states[artifact.stage] = str(artifact.folder), _state(artifact)
         capture = stages.extract.inputs["capture"]
     dump = Path(folders["extract"]) / "work"
-    child = f"{sys.executable} -m eagle3.{{}}.main {{}}/job.json"
+    child = f"{sys.executable} -m {{}} {{}}/{JOB_FILE}"
     prepare = [
         f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer)"
     ]
@@ -117,9 +118,9 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
     train = [
         f"drafter   boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens",
         f"loss      {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",
-        f"child     {child.format('training', folders['train'])}",
+        f"child     {child.format(training_module(cfg.trainer), folders['train'])}",
     ]
-    evaluate = [f"child     {child.format('evaluation', folders['evaluate'])}"]
+    evaluate = [f"child     {child.format('eagle3.evaluation.main', folders['evaluate'])}"]
     hidden, drafter = folders["extract"], f"{folders['train']}/drafter"
     lines = [
         _Line("prepare", states["prepare"], cfg.dataset.path, folders["prepare"], prepare),

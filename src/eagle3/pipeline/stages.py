@@ -143,8 +143,12 @@ def _extract_inputs(cfg: Config, target: TargetInfo, prepared: str) -> dict[str,
 
 def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[str, Any]:
     trainer = dataclasses.asdict(cfg.trainer)
-    for name in ("num_workers", "checkpoint_every", "log_every"):
+    for name in ("num_workers", "checkpoint_every", "log_every", "master"):
         del trainer[name]
+    # What counts is how many train together, wherever they are; one that is not sharded has the name it had before.
+    trainer["devices"] *= trainer.pop("nodes")
+    if trainer["strategy"] == "ddp":
+        del trainer["strategy"]
     return {
         "revision": REVISION["train"],
         "extract": extracted,

@@ -12,6 +12,7 @@ from rich.text import Text
 from eagle3.data.manifest import quantisation_text
 from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import proof_texts
+from eagle3.tracking.samples import sample_section
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
 from eagle3.tracking.units import duration, quantity, size
 
@@ -54,6 +55,8 @@ def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
         yield from _markdown(("draft token", *map(str, range(1, 1 + _steps(results)))), _result_rows(results))
         yield f"\n{_EXPLAINED}\n"
     yield from _pictures(pictures, "acceptance", "accept_length", "loss")
+    if "train" in results.stages:
+        yield from sample_section(results.stages["train"])
     yield "## What was run\n"
     yield from _markdown(("", ""), _setup_rows(results))
     if results.prepare or results.manifest:
@@ -115,7 +118,7 @@ def _setup_rows(results: Results) -> list[tuple[str, str]]:
     if "train" in results.stages:
         rows.append(("drafter", _drafter(results)))
         length = f"{cfg.trainer.max_steps} steps" if cfg.trainer.max_steps else _count(cfg.trainer.epochs, "epoch")
-        batch = cfg.trainer.tokens_per_batch * cfg.trainer.accumulate * cfg.trainer.devices
+        batch = cfg.trainer.tokens_per_batch * cfg.trainer.accumulate * cfg.trainer.devices * cfg.trainer.nodes
         rows.append(
             (
                 "training",

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as distributed
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
@@ -105,11 +106,15 @@ class LastCheckpoint(Checkpoint):
         """`every`: optimiser steps."""
         self.path, self.every, self.stop = path, every, stop
         self.finished = False
+        self._hosts: distributed.ProcessGroup | None = None
+        """The ranks' processors, which ask each other without waiting for their GPUs."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"finished": self.finished}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.world_size > 1:
+            self._hosts = distributed.new_group(backend="gloo")
         # Lightning has just put its own handler there, which would raise between micro-batches.
         self.stop.install()
         self.stop.graceful = True
@@ -122,8 +127,13 @@ class LastCheckpoint(Checkpoint):
         module.watch.check()
         trainer.save_checkpoint(self.path)
 
-    def _stop_requested(self, trainer: pl.Trainer) -> bool:
-        return trainer.strategy.reduce_boolean_decision(self.stop.requested, all=False)
+    def _stop_requested(self) -> bool:
+        """On any rank; all of them have to ask."""
+        if self._hosts is None:
+            return self.stop.requested
+        requested = torch.tensor(int(self.stop.requested))
+        distributed.all_reduce(requested, distributed.ReduceOp.MAX, group=self._hosts)
+        return bool(requested)
 
     def _interrupt(self) -> None:
         raise Interrupted(f"Interrupted; {self.path} is saved, and the same command continues from it.")
@@ -138,7 +148,7 @@ class LastCheckpoint(Checkpoint):
         if trainer.global_step >= pl_module.total_steps:
             trainer.should_stop = True  # ends the epoch here, with its validation
             return
-        stop = self._stop_requested(trainer)
+        stop = self._stop_requested()
         if stop or trainer.global_step % self.every == 0:
             self._save(trainer, pl_module)
         if stop:
@@ -147,7 +157,7 @@ class LastCheckpoint(Checkpoint):
     def on_validation_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if trainer.sanity_checking or trainer.should_stop or not self._stop_requested(trainer):
+        if trainer.sanity_checking or trainer.should_stop or not self._stop_requested():
             return
         # Lightning would continue in the middle, without the figures of the batches before: go back to the first.
         progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
@@ -162,7 +172,7 @@ class LastCheckpoint(Checkpoint):
         assert isinstance(pl_module, DrafterModule)
         self.finished = trainer.global_step >= pl_module.total_steps
         self._save(trainer, pl_module)
-        if self._stop_requested(trainer):
+        if self._stop_requested():
             self._interrupt()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

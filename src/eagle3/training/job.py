@@ -25,6 +25,8 @@ class Job:
     target: TargetInfo
     boundaries: list[int]
     out: Path
+    logs: Path
+    """Folder for what ranks write."""
     drafter: Path | None
     """Folder of the trained drafter; evaluation only."""
 
@@ -48,6 +50,7 @@ class Job:
                 target=target,
                 boundaries=[int(b) for b in raw["boundaries"]],
                 out=Path(raw["out"]),
+                logs=Path(raw.get("logs") or raw["out"]),
                 drafter=Path(raw["drafter"]) if raw.get("drafter") else None,
             )
         except OmegaConfBaseException as error:

@@ -24,18 +24,18 @@ class Machine:
 
     @staticmethod
     def of(cfg: TrainerConfig, devices: int | None = None) -> "Machine":
-        """Of this process, one of `devices` on this host (`trainer.devices` by default).
+        """Of this process, one of `devices` (by default those of `trainer.devices` and `trainer.nodes`).
 
         Raises:
             ConfigError: another number of processes was started, or a GPU is not there.
         """
-        devices = cfg.devices if devices is None else devices
+        devices, nodes = (cfg.devices, cfg.nodes) if devices is None else (devices, 1)
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         local_rank, local_world = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if devices != local_world:
+        if devices != local_world or devices * nodes != world:
             raise ConfigError(
-                f"trainer.devices={devices}, but {local_world} processes were started here; for several devices: "
-                f"torchrun --nproc-per-node={devices} -m eagle3.training.main JOB.json"
+                f"trainer.devices={devices}, trainer.nodes={nodes}, but {local_world} processes were started here and "
+                f"{world} in all; `python -m eagle3.training.ranks JOB.json` starts them"
             )
         if cfg.accelerator == "cpu":
             return Machine(torch.device("cpu"), rank, world, local_world)

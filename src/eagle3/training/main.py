@@ -1,12 +1,14 @@
 """`python -m eagle3.training.main JOB.json`: the training child. Plain lines on stdout, figures in metrics.jsonl."""
 
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
 
 from eagle3.errors import EXIT_DONE, ConfigError, Eagle3Error, TrainingError
 from eagle3.metrics import JsonlReporter
+from eagle3.training.ranks import log_apart
 from eagle3.training.stop import StopSignal
 
 
@@ -29,6 +31,8 @@ def _main(arguments: list[str], stop: StopSignal) -> None:
     from eagle3.training.job import Job
 
     job = Job.load(Path(arguments[0]))
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        log_apart(job.logs, int(os.environ["RANK"]))
     from eagle3.training.lean import import_lightning
 
     import_lightning()

@@ -9,12 +9,13 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 from safetensors.torch import save_file
 
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
 from eagle3.data.targets import fill_target_top
+from eagle3.data.token_text import TokenText
 from eagle3.drafter.export import export_drafter
+from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import choose_draft_ids, count_responses, coverage
 from eagle3.errors import TrainingError
@@ -33,7 +34,9 @@ from eagle3.training.job import Job
 from eagle3.training.logger import ReporterLogger
 from eagle3.training.machine import Machine
 from eagle3.training.module import DrafterModule
+from eagle3.training.samples import SampleDrafts
 from eagle3.training.stop import StopSignal
+from eagle3.training.strategy import strategy_of
 
 PRECISION = {"bf16": "bf16-mixed", "fp32": "32-true"}
 
@@ -71,12 +74,13 @@ def open_data(job: Job, machine: Machine) -> HiddenStatesData:
     return HiddenStatesData(job.dataset, job.prompts, job.boundaries, settings)
 
 
-def draft_vocabulary(job: Job, data: HiddenStatesData, size: int) -> tuple[torch.Tensor, float]:
+def draft_vocabulary(job: Job, machine: Machine, data: HiddenStatesData, size: int) -> tuple[torch.Tensor, float]:
     """Draft ids `[D]` by the training split's response tokens, and their share of these; saved for whoever asks."""
     ids, mask = data.train_set.ids_and_mask()
     counts = count_responses(torch.from_numpy(ids), torch.from_numpy(mask), job.target.vocab_size)
     chosen = choose_draft_ids(counts, size)
-    save_file({"draft_ids": chosen, "counts": counts}, job.out / "draft_vocabulary.safetensors")
+    if machine.rank == 0:
+        save_file({"draft_ids": chosen, "counts": counts}, job.out / "draft_vocabulary.safetensors")
     return chosen, coverage(counts, chosen)
 
 
@@ -90,22 +94,24 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
     )
     data.train_loader.batches = budget.batches
     shape = DrafterShape.build(job.config.drafter, job.target, len(job.boundaries))
-    draft_ids, covered = draft_vocabulary(job, data, shape.draft_vocab_size)
+    draft_ids, covered = draft_vocabulary(job, machine, data, shape.draft_vocab_size)
     reporter.note(
         f"{len(data.train_set)} sequences of {int(data.train_set.lengths.sum())} tokens in {len(data.train_loader)} "
         f"batches an epoch, {data.packing.fill:.0%} full; {len(data.held_out_set)} sequences held out; "
         f"draft vocabulary of {shape.draft_vocab_size} covers {covered:.1%} of the responses"
     )
     frozen = Frozen.load(job.target, draft_ids)
-    drafter = initial_drafter(shape, frozen, job.config.seed)
     last = job.out / "checkpoints" / LAST
     if not _finished(last):
+        drafter = initial_drafter(shape, frozen, job.config.seed)
         frozen = frozen.to(machine.device)
-        fill_target_top([data.train_set, data.held_out_set], frozen.head, machine.device, reporter)
+        both, share = [data.train_set, data.held_out_set], machine.rank / machine.world
+        fill_target_top(both, frozen.head, machine.device, reporter, begin=share)
         module = DrafterModule(drafter, frozen, job.config.loss, job.config.optim, budget.total_steps, job.plain)
         _fit(job, machine, data, budget, module, ReporterLogger(reporter), stop)
     if machine.rank == 0:
         best = load_checkpoint(job.out / "checkpoints" / BEST)["state_dict"]
+        drafter = Drafter(shape)  # ranks may have shared out the one that was trained
         drafter.load_state_dict({name.removeprefix("drafter."): weight for name, weight in best.items()})
         sglang = data.train_set.states.manifest.sglang_version
         export_drafter(drafter, draft_ids, job.boundaries, job.target, job.out / "drafter", sglang)
@@ -131,11 +137,12 @@ def _fit(
 ) -> None:
     cfg, folder = job.config.trainer, job.out / "checkpoints"
     last = folder / LAST
+    text = TokenText.of(job.target, job.config.target.trust_remote_code) if machine.rank == 0 else None
     trainer = pl.Trainer(
         accelerator="gpu" if machine.on_gpu else "cpu",
         devices=[machine.device.index] if machine.on_gpu and machine.world == 1 else machine.local_world,
         num_nodes=machine.world // machine.local_world,
-        strategy=DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False) if machine.world > 1 else "auto",
+        strategy=strategy_of(cfg.strategy, machine.world),
         # Named, because Lightning would take SLURM's variables for a job of many ranks.
         plugins=[
             TorchElasticEnvironment() if machine.world > 1 else LightningEnvironment(),
@@ -148,6 +155,7 @@ def _fit(
         logger=logger,
         callbacks=[
             Metrics(logger, data.train_loader, cfg.log_every),
+            SampleDrafts(logger, data.held_out_set, job.config.loss.ttt_steps, cfg.tokens_per_batch, text),
             BestCheckpoint(folder / BEST),
             LastCheckpoint(last, cfg.checkpoint_every, stop),
         ],
