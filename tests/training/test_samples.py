@@ -77,7 +77,7 @@ def test_drafts_are_those_of_the_definition(watched: Watched) -> None:
         assert row["target"] == words(target)
         assert row["accepted"] == next((k for k in drafts if drafted[k] != target[k]), len(drafts))
         context = document["input_ids"][max(0, t + 2 - CONTEXT) : t + 2].tolist()
-        assert row["context"] == " ".join(f"w{i}" for i in context)
+        assert row["context"] == "..." * (t + 2 > CONTEXT) + " ".join(f"w{i}" for i in context)
 
 
 def by_definition(
@@ -117,7 +117,7 @@ def test_the_report_shows_the_first_and_the_exported_drafter(watched: Watched, t
     best = lengths.index(max(lengths))
     assert best > 0
     for first, row in zip(tables[0], tables[best], strict=True):
-        assert f"conversation {row['sample']}, token {row['position']}: ...{row['context']}\n" in section
+        assert f"conversation {row['sample']}, token {row['position']}: {row['context']}\n" in section
         assert f"  target              {row['target']}\n" in section
         assert f"  after epoch 1       {first['drafted']}  {first['accepted']} of {first['drafts']}\n" in section
         assert f"  this drafter        {row['drafted']}  {row['accepted']} of {row['drafts']}\n" in section
@@ -130,7 +130,7 @@ def test_without_a_tokenizer_ids_are_shown(tmp_path: Path) -> None:
     assert TokenText.of(job.target, trust_remote_code=False) is None
     run(job)
     for row in reported(job.out)[0]:
-        assert all(word.isdigit() for word in row["context"].split())
+        assert all(word.isdigit() for word in row["context"].removeprefix("...").split())
         assert all(i.isdigit() for i in row["drafted"].strip("[]").split("]["))
 
 

@@ -1,6 +1,7 @@
 """A training as it is watched: on a terminal, in a log file, in W&B; and one that ends with a NaN."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.training.made import load_job, make_job
 from tests.training.running import run
 from tests.training.watching import Watched, add_tokenizer, watch
 
+from eagle3.config import PROJECT
 from eagle3.data.shards import HiddenStates
 from eagle3.errors import TrainingError
 from eagle3.metrics import Tail
@@ -50,6 +52,13 @@ def test_wandb_has_every_figure(watched: Watched) -> None:
     assert [row["val/epoch"] for row in validations] == [*range(1, EPOCHS + 1)]
     assert {f"val/{name}" for name in shared} <= validations[0].keys()
     assert run.axes["train/*"] == run.axes["val/*"] == "train/step"
+
+
+def test_every_figure_is_documented(watched: Watched) -> None:
+    page = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    names = {name for row in watched.run.history for name in row if name.startswith(("train/", "val/"))}
+    for name in names - {"train/step"} | {"train/mfu", "train/gpu_memory_gib"}:
+        assert f"`{re.sub(r'_step_[0-9]+$', '_step_k', name.split('/')[1])}`" in page, name
 
 
 def test_figures_agree_with_each_other(watched: Watched) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.training.made import VOCAB
 from tokenizers import Tokenizer, models
 
-from eagle3.pipeline.child import run_child
+from eagle3.pipeline.child import run_child, training_module
 from eagle3.tracking.console import ConsoleReporter, FanOut
 from eagle3.tracking.offline import OfflineRun, read_offline
 from eagle3.tracking.run import open_run
@@ -62,7 +62,8 @@ def watch(job: Job, run_dir: Path, expect: type[Exception] | None = None) -> Wat
                 lines.stage("train"),
             ):
                 folders.append(tracked.folder)
-                run_child("eagle3.training.main", raw, job.out, run_dir / "train.log", FanOut(shown, lines, tracked))
+                reporter = FanOut(shown, lines, tracked)
+                run_child(training_module(job.config.trainer), raw, job.out, run_dir / "train.log", reporter)
 
         folders: list[Path | None] = []
         if expect is None:

@@ -27,7 +27,7 @@ def sample_section(train: Stage) -> Iterator[str]:
     earlier = {} if first is None else {(row["sample"], row["position"]): row for row in tables[first]}
     lines: list[str] = []
     for row in tables[best]:
-        lines += [f"conversation {row['sample']}, token {row['position']}: ...{row['context']}"]
+        lines += [f"conversation {row['sample']}, token {row['position']}: {row['context']}"]
         lines += [f"  target              {row['target']}"]
         before = earlier.get((row["sample"], row["position"]))
         if before is not None and first is not None:

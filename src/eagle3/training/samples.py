@@ -60,9 +60,8 @@ def choose(held_out: SequenceDataset, steps: int, tokens: int) -> list[int]:
     spread = scored[np.unique(np.linspace(0, len(scored) - 1, SEQUENCES).round().astype(int))] if len(scored) else []
     chosen: list[int] = []
     for i in spread:
-        if chosen and int(held_out.lengths[[*chosen, int(i)]].sum()) > tokens:
-            break
-        chosen.append(int(i))
+        if not chosen or int(held_out.lengths[[*chosen, int(i)]].sum()) <= tokens:
+            chosen.append(int(i))
     return chosen
 
 
@@ -84,13 +83,15 @@ def sample_drafts(batch: Batch, choices: Tensor, steps: int, text: TokenText | N
         for t in _places(valid, batch.document == n):
             drafts = int(valid[:, t].long().cumprod(0).sum())
             ours, theirs = drafted[:drafts, t].tolist(), batch.target_top[t + 1 : t + 1 + drafts].tolist()
-            context = batch.input_ids[max(begin, t + 2 - CONTEXT) : t + 2].tolist()
+            start = max(begin, t + 2 - CONTEXT)
+            context = batch.input_ids[start : t + 2].tolist()
+            shown = _line(text.text(context)) if text else " ".join(map(str, context))
             agree = [a == b for a, b in zip(ours, theirs, strict=True)]
             rows.append(
                 {
                     "sample": sample,
                     "position": t + 2 - begin,
-                    "context": _line(text.text(context)) if text else " ".join(map(str, context)),
+                    "context": f"...{shown}" if start > begin else shown,
                     "drafted": _bracketed(text, context, ours),
                     "target": _bracketed(text, context, theirs),
                     "drafts": drafts,
