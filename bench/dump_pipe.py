@@ -1,11 +1,12 @@
 """The dump's way from GPU memory to shards, without SGLang: random states, a matrix product for the model's work.
 
-    python bench/dump_pipe.py [folder, default /dev/shm/dump_pipe]
+    python bench/dump_pipe.py [--folder /dev/shm/dump_pipe] [--writers 4 8] [--passes 24]
 
 Prints tokens/s with and without the dump, stalls and peak GPU memory, and checks rows and checksums. What a real server
 adds is not in it.
 """
 
+import argparse
 import itertools
 import shutil
 import sys
@@ -25,7 +26,7 @@ from eagle3_hs_dump.staging import Staging  # noqa: E402
 from eagle3_hs_dump.writer import Writers  # noqa: E402
 from tests.e2e.placing import place  # noqa: E402
 
-H, BOUNDARIES, BATCH, LENGTH, PASSES, WORK = 2048, [2, 8, 13], 16384, 512, 24, 52
+H, BOUNDARIES, BATCH, LENGTH, WORK = 2048, [2, 8, 13], 16384, 512, 32
 MIB = 1024 * 1024
 
 
@@ -44,25 +45,31 @@ def as_stored(state: torch.Tensor, dtype: str) -> int:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "/dev/shm/dump_pipe")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm/dump_pipe"))
+    parser.add_argument("--writers", type=int, nargs="+", default=[4])
+    parser.add_argument("--passes", type=int, default=24, help="a round")
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "fp8_e4m3"])
+    args = parser.parse_args()
+    folder, passes_a_round = args.folder, args.passes
     device = torch.device("cuda")
     per_batch = BATCH // LENGTH
-    ids = torch.randint(0, 30000, (PASSES * per_batch, LENGTH))
+    ids = torch.randint(0, 30000, (passes_a_round * per_batch, LENGTH))
     ids_there = ids.to(device)
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
-    for packed, dtype in itertools.product((False, True), ("bfloat16", "fp8_e4m3")):
+    for packed, dtype in itertools.product((False, True), args.dtypes):
         shutil.rmtree(folder, ignore_errors=True)
         placed = place(folder, dict(enumerate(ids.tolist())), BOUNDARIES, H, shards=6, dtypes=(dtype,))
         placement = read_placement(placed.work)
         sums = {}
-        for dump in (False, True, False, True):
-            staging = Staging(placement, device, 2048 * MIB, 64 * MIB) if dump else None
-            writers = Writers(placed.work, placement, staging, 4) if staging else None
+        for count in (n for writers in args.writers for n in (0, writers, 0, writers)):
+            staging = Staging(placement, device, 2048 * MIB, 64 * MIB) if count else None
+            writers = Writers(placed.work, placement, staging, count) if staging else None
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             before, began = torch.cuda.memory_allocated(), time.perf_counter()
             passes: list[torch.cuda.Event] = []
-            for number in range(PASSES):
+            for number in range(passes_a_round):
                 if number >= 2:  # SGLang prepares one batch while another runs
                     passes[number - 2].synchronize()
                 for _ in range(WORK):
@@ -86,10 +93,10 @@ def main() -> None:
             while staging and staging.in_use:
                 time.sleep(0.001)
             total = time.perf_counter() - began
-            tokens = PASSES * BATCH
+            tokens = passes_a_round * BATCH
             extra = (torch.cuda.max_memory_allocated() - before) / MIB
             print(
-                f"packed={packed} {dtype} dump={dump}: {tokens / forward:,.0f} tokens/s, "
+                f"packed={packed} {dtype} writers={count}: {tokens / forward:,.0f} tokens/s, "
                 f"{tokens / total:,.0f} to the end, peak {extra:.0f} MiB"
                 + (
                     f", stalls {staging.stalls} ({staging.stalled_seconds:.2f} s), error {writers.error}"

@@ -13,6 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,12 @@ class Writers:
     def _start(self, work: Path) -> subprocess.Popen[bytes]:
         # -S: nothing but the standard library, so that it is there in some hundredths of a second.
         layout, memory = json.dumps(asdict(self.staging.layout)), self.staging.descriptor
+        paths = [Path(__file__).resolve().parents[1]]
+        if (sums := find_spec("isal")) is not None and sums.origin is not None:
+            paths.append(Path(sums.origin).parents[1])
         return subprocess.Popen(
             [sys.executable, "-S", "-m", "eagle3_hs_dump.writing", str(work), str(memory), layout],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[memory],

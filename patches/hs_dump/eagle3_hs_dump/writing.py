@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-import zlib
 from contextlib import suppress
 from math import isfinite, isnan
 from pathlib import Path
@@ -24,7 +23,14 @@ from .batch import Segment
 from .blocks import WIDE, Blocks
 from .placement import ITEM_BYTES, SCALED, Placement, read_header, read_placement
 
+try:  # of ISA-L: four times as fast and more; it comes with eagle3
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
 OPEN_SHARDS = 8
+PART_BYTES = 256 * 1024
+"""Written and summed at a time: what one has read, the other finds in the core's cache."""
 
 
 class Progress:
@@ -86,10 +92,11 @@ class Writer:
         size = placement.hidden_size * ITEM_BYTES[plan.dtype]
         state_bytes = blocks.rows(plan.dtype) * size
         for number, offset in enumerate(plan.state_offsets):
-            begin = base + number * state_bytes + row * size
-            data = self.memory[begin : begin + count * size]
-            _pwrite_all(file, data, offset + first * size)
-            progress.crc[number] = zlib.crc32(data, progress.crc[number])
+            begin, to = base + number * state_bytes + row * size, offset + first * size
+            for at in range(0, count * size, PART_BYTES):
+                data = self.memory[begin + at : begin + min(at + PART_BYTES, count * size)]
+                progress.crc[number] = crc32(data, progress.crc[number])
+                _pwrite_all(file, data, to + at)
         for number, offset in enumerate(plan.scale_offsets):
             data = self._wide(base + blocks.scales, number * blocks.most_rows + row, count)
             _pwrite_all(file, data, offset + first * WIDE)
@@ -117,7 +124,7 @@ class Writer:
         line = {
             "id": self.placement.sample_ids[sequence],
             "length": length,
-            "crc": [zlib.crc32(scales, crc) for crc, scales in zip(progress.crc, progress.scales, strict=True)],
+            "crc": [crc32(scales, crc) for crc, scales in zip(progress.crc, progress.scales, strict=True)],
             "bad": progress.bad,
         }
         write_all(self._ledger, (json.dumps(line) + "\n").encode())

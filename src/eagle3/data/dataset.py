@@ -135,7 +135,7 @@ class SequenceDataset(Dataset[dict[str, Tensor]]):
             return torch.empty(size, dtype=dtype, pin_memory=pin)
 
         width = T * H * len(self.names)
-        if pin:
+        if pin or not T:
             both = room(width + T * H, dtype=dtype)
         else:
             both = self._buffers.take((width + T * H) * dtype.itemsize).view(dtype)

@@ -2,13 +2,13 @@
 
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from isal.isal_zlib import crc32
 
 from eagle3.data.layout import FINAL, ShardLayout, state_names
 from eagle3.data.manifest import NAME, Manifest, ShardEntry
@@ -157,7 +157,7 @@ def _shard_faults(
 def _rows_fault(descriptor: int, layout: ShardLayout, state: str, row: int, length: int, expected: int) -> str | None:
     crc, wrong = 0, None
     for stored, chunk in state_chunks(descriptor, layout, state, row, length):
-        crc = zlib.crc32(chunk, crc)
+        crc = crc32(chunk, crc)
         values = torch.frombuffer(bytearray(chunk), dtype=TORCH[stored])
         if not _finite(values):
             wrong = "has a value that is not finite (NaN or infinity)"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle3.config.schema import TrainerConfig
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 STOP_S = 50
 """How long ranks may take to save when they are asked to stop; less than whoever asks allows (pipeline/child.py)."""
 TAIL_BYTES = 64 * 1024
+STOPPED = (-signal.SIGTERM, EXIT_INTERRUPTED)
+"""How a rank ends that was asked to."""
+AT_ONCE_S = 2
+"""One that is killed, and the others that then lose it, are this close; torchrun notes whole seconds."""
 
 
 def rank_log(logs: Path, rank: int) -> Path:
@@ -68,24 +72,27 @@ def explain(failures: "Mapping[int, ProcessFailure]", logs: Mapping[int, Path]) 
     """Exit code, and one line on what ended the training.
 
     Args:
-        failures: what torchrun found first, by rank; others may have failed only because these were gone.
+        failures: by rank, as torchrun found them. Ranks fail because another one is gone, and torchrun then stops those
+            that are left: neither is the cause.
         logs: of the ranks on this node.
     """
-    codes = {failure.exitcode for failure in failures.values()}
-    code = next((known for known in (EXIT_INTERRUPTED, EXIT_BAD_CONFIG) if known in codes), EXIT_FAILED)
-    said = {rank: line for rank, log in logs.items() if (line := _last_line(log, "error: "))}
-    if said:
-        rank = min(said)
-        return code, f"{said[rank].removeprefix('error: ')} (rank {rank} of {logs[rank]})"
-    killed = {rank: -failure.exitcode for rank, failure in failures.items() if failure.exitcode < 0}
-    if killed:
-        rank, number = min(killed.items())
-        name = signal.Signals(number).name
-        hint = "; the system does that when memory runs out" if number == signal.SIGKILL else ""
-        return EXIT_FAILED, f"Rank {rank} was ended by {name}{hint}. Its log: {logs[rank]}"
-    rank, failure = min(failures.items())
-    last = _last_line(logs[rank]) or "nothing in its log"
-    return code, f"Rank {rank} ended with exit code {failure.exitcode}: {last}. Its log: {logs[rank]}"
+    said = {rank: line for rank, log in logs.items() if (line := _last_line(log, "error: ").removeprefix("error: "))}
+    own = {rank: failure for rank, failure in failures.items() if failure.exitcode not in STOPPED}
+    if not own:
+        return EXIT_INTERRUPTED, next(iter(said.values()), "Interrupted; the same command continues.")
+    for rank, line in said.items():
+        if rank not in failures or rank in own:
+            code = own[rank].exitcode if rank in own else EXIT_FAILED
+            return code, f"{line} (rank {rank}; its log: {logs[rank]})"
+    first = min(failure.timestamp for failure in own.values()) + AT_ONCE_S
+    rank, failure = min(own.items(), key=lambda item: (item[1].timestamp > first, item[1].exitcode > 0, item[0]))
+    log = logs[rank]
+    if failure.exitcode > 0:
+        last = _last_line(log) or "nothing in its log"
+        return EXIT_FAILED, f"Rank {rank} ended with exit code {failure.exitcode}: {last}. Its log: {log}"
+    name = signal.Signals(-failure.exitcode).name
+    hint = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+    return EXIT_FAILED, f"Rank {rank} was ended by {name}{hint}. Its log: {log}"
 
 
 def _last_line(log: Path, start: str = "") -> str:

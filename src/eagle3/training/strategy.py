@@ -31,6 +31,6 @@ def share_out(module: pl.LightningModule) -> None:
     if mesh is None or not isinstance(module.trainer.strategy, ModelParallelStrategy):
         return
     fully_shard(module, mesh=mesh["data_parallel"], reshard_after_forward=False)
-    # Lightning calls these, and not the forward, whose result is no tensor to hang the backward on.
+    # These are called, and no forward.
     for name in ("training_step", "validation_step", "first_choices"):
         register_fsdp_forward_method(module, name)
