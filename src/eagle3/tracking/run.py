@@ -255,7 +255,7 @@ def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[
 def _table(rows: list[dict[str, Any]]) -> Any:
     import wandb
 
-    columns = list(rows[0])
+    columns: list[Any] = list(rows[0])
     return wandb.Table(columns=columns, data=[[row.get(name) for name in columns] for row in rows])
 
 
