@@ -39,17 +39,22 @@ def make_target(folder: Path, seed: int = 0) -> torch.Tensor:
     return embedding
 
 
-def make_prompts(folder: Path, sequences: int, seed: int, held_out_every: int = 5) -> Prompts:
-    """Walks along a fixed permutation of the tokens, with stray steps; the second half is the response."""
+def make_prompts(
+    folder: Path, sequences: int, seed: int, held_out_every: int = 5, silent: tuple[int, ...] = ()
+) -> Prompts:
+    """Walks along a fixed permutation of the tokens, with stray steps; the second half is the response.
+
+    Those sequences whose number ends in a digit of `silent` have no response.
+    """
     generator = np.random.default_rng(seed)
     follow = np.random.default_rng(99).permutation(VOCAB)
     ids, mask, lengths = [], [], []
-    for _ in range(sequences):
+    for number in range(sequences):
         length = int(generator.integers(6, 40))
         token = int(generator.integers(VOCAB))
         for t in range(length):
             ids.append(token)
-            mask.append(int(t >= length // 2))
+            mask.append(int(t >= length // 2 and number % 10 not in silent))
             token = int(generator.integers(VOCAB)) if generator.random() < 0.1 else int(follow[token])
         lengths.append(length)
     prompts = Prompts(

@@ -183,5 +183,5 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="finds 0 CUDA devices"):
         Machine.of(job.config.trainer)
     job = load_job(tmp_path, tmp_path / "out", trainer={"devices": 2})
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node=2"):
+    with pytest.raises(ConfigError, match=r"eagle3\.training\.ranks JOB\.json"):
         Machine.of(job.config.trainer)
