@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from eagle3.errors import TrainingError
 from eagle3.metrics import Tail
 from eagle3.training import callbacks
 from eagle3.training.checkpoints import load_checkpoint
+from eagle3.training.finite import FiniteWatch
 from eagle3.training.machine import Machine
 from eagle3.training.optim import lr_factor
 from eagle3.training.run import open_data
@@ -124,6 +126,28 @@ def test_a_nan_ends_the_run_and_wandb_says_so(tmp_path: Path) -> None:
     last = load_checkpoint(job.out / "checkpoints" / "last.ckpt")
     assert last["global_step"] == 4
     assert all(weight.isfinite().all() for weight in last["state_dict"].values())
+
+
+def test_where_figures_are_read_seldom_no_save_keeps_a_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where steps go on after the NaN until somebody looks: the next save does."""
+    make_job(tmp_path)
+    job = load_job(tmp_path, tmp_path / "out", trainer={"checkpoint_every": 2, "log_every": 1000})
+    third = open_data(job, CPU).train_loader.read(0, 2).batch.sample_ids.tolist()
+    poison(job.dataset, third[0])
+    done, check = callbacks.Metrics.on_train_batch_end, FiniteWatch.check
+
+    def unread(self: callbacks.Metrics, *args: Any) -> None:
+        monkeypatch.setattr(FiniteWatch, "check", lambda self: None)
+        done(self, *args)
+        monkeypatch.setattr(FiniteWatch, "check", check)
+
+    monkeypatch.setattr(callbacks.Metrics, "on_train_batch_end", unread)
+    with pytest.raises(TrainingError, match=rf"became nan in step 3, with samples .*\b{third[0]}\b"):
+        run(job)
+    last = load_checkpoint(job.out / "checkpoints" / "last.ckpt")
+    assert last["global_step"] == 2
+    assert all(weight.isfinite().all() for weight in last["state_dict"].values())
+    assert not (job.out / "checkpoints" / "best.ckpt").exists()
 
 
 def poison(dataset: Path, sample: int) -> None:
