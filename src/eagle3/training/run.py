@@ -95,9 +95,10 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
     data.train_loader.batches = budget.batches
     shape = DrafterShape.build(job.config.drafter, job.target, len(job.boundaries))
     draft_ids, covered = draft_vocabulary(job, machine, data, shape.draft_vocab_size)
+    ranks = f" for each of {machine.world} ranks" if machine.world > 1 else ""
     reporter.note(
         f"{len(data.train_set)} sequences of {int(data.train_set.lengths.sum())} tokens in {len(data.train_loader)} "
-        f"batches an epoch, {data.packing.fill:.0%} full; {len(data.held_out_set)} sequences held out; "
+        f"batches an epoch{ranks}, {data.packing.fill:.0%} full; {len(data.held_out_set)} sequences held out; "
         f"draft vocabulary of {shape.draft_vocab_size} covers {covered:.1%} of the responses"
     )
     frozen = Frozen.load(job.target, draft_ids)

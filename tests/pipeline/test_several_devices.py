@@ -1,0 +1,57 @@
+"""`trainer.devices` above 1 as the pipeline sees it: what is started, what it is called, and what is refused."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.pipeline.test_artifacts import Notes
+from tests.training.made import config_of, make_job
+
+from eagle3.config.load import load
+from eagle3.config.schema import TrainerConfig
+from eagle3.errors import ConfigError, TrainingError
+from eagle3.pipeline.child import run_child, training_module
+from eagle3.pipeline.experiment import _require_devices
+from eagle3.pipeline.stages import _train_inputs
+
+
+def inputs(**trainer: Any) -> dict[str, Any]:
+    return _train_inputs(load(config_of(trainer=trainer)), "extracted", [1, 3])
+
+
+def test_an_artifact_is_named_by_how_many_train_together() -> None:
+    alone = inputs()
+    assert alone["trainer"].keys().isdisjoint({"nodes", "master", "strategy"})
+    assert alone["trainer"]["devices"] == 1
+    assert inputs(devices=8) == inputs(devices=4, nodes=2, master="10.0.0.1:29500") != alone
+    assert inputs(devices=8, strategy="sharded") != inputs(devices=8)
+
+
+def test_one_process_needs_no_torchrun() -> None:
+    assert training_module(TrainerConfig()) == "eagle3.training.main"
+    assert training_module(TrainerConfig(devices=2)) == "eagle3.training.ranks"
+    assert training_module(TrainerConfig(nodes=2)) == "eagle3.training.ranks"
+
+
+def test_more_devices_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two GPUs are made up: there is none where tests run."""
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: True, device_count=lambda: 2))
+    config = load(config_of(trainer={"accelerator": "gpu", "devices": 3}))
+    config.until = "train"
+    with pytest.raises(ConfigError, match=r"trainer\.devices: 3, and torch finds 2 GPUs here"):
+        _require_devices(config)
+    config.trainer.devices = 2
+    _require_devices(config)
+
+
+def test_a_ranks_own_words_reach_whoever_waits(tmp_path: Path) -> None:
+    job = json.loads(make_job(tmp_path, sequences=5, trainer={"devices": 2}).read_text())
+    with pytest.raises(TrainingError) as raised:
+        run_child("eagle3.training.ranks", job, tmp_path / "out", tmp_path / "train.log", Notes())
+    text = str(raised.value)
+    assert text.startswith("1 sequences are too few for 2 batches")
+    assert "rank0.log" in text
+    assert f"(log: {tmp_path / 'train.log'}" in text
