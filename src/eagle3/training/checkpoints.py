@@ -114,7 +114,9 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1:
-            self._hosts = distributed.new_group(backend="gloo")
+            hosts = distributed.new_group(backend="gloo")
+            assert isinstance(hosts, distributed.ProcessGroup)
+            self._hosts = hosts
         # Lightning has just put its own handler there, which would raise between micro-batches.
         self.stop.install()
         self.stop.graceful = True
