@@ -37,6 +37,7 @@ from eagle3.data.ledger import LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.placement import Placement, Prompts, place, write_placement
 from eagle3.data.session import Session, next_group
+from eagle3.data.spreading import spread
 from eagle3.data.writer import blank_manifest
 from eagle3.metrics import JsonlReporter
 from eagle3.server.client import Client
@@ -106,7 +107,7 @@ def placed(prompts: Prompts, shape: StateShape, shard_gib: float, context: int, 
 
 async def plain_round(client: Client, placement: Placement, number: int) -> Round:
     began = time.perf_counter()
-    todo = iter(range(len(placement)))
+    todo = spread(range(len(placement)), placement.shard, placement.length)
     running: dict[asyncio.Task[None], int] = {}
     while True:
         room = client.concurrency - sum(running.values())
@@ -235,7 +236,7 @@ def main() -> None:
             first += len(prompts.sample_ids)
             placements.append(placed(prompts, states, cfg.dataset.shard_gib, context, number))
         write_placement(folder / "work", placements, NONCE)
-        touch(folder, args.tokens * states.token_bytes * 3 // 2)
+        touch(folder, args.tokens * states.token_bytes * 11 // 10)
         command = server_command(cfg, "extraction", model, dump=folder / "work")
         print(
             f"SGLang {command.sglang_version}, {states.token_bytes:,} bytes a token, boundaries {boundaries}",

@@ -28,7 +28,7 @@ try:  # of ISA-L: four times as fast and more; it comes with eagle3
 except ImportError:
     from zlib import crc32
 
-OPEN_SHARDS = 8
+OPEN_SHARDS = 16
 PART_BYTES = 256 * 1024
 """Written and summed at a time: what one has read, the other finds in the core's cache."""
 

@@ -45,9 +45,9 @@ class Assembly:
     def done_tokens(self) -> int:
         return int(self.placement.length[self.settled].sum())
 
-    def missing(self) -> Iterator[int]:
+    def missing(self) -> list[int]:
         """Placed sequences still to be sent, in order."""
-        return iter(np.nonzero(~self.settled)[0].tolist())
+        return np.nonzero(~self.settled)[0].tolist()
 
     def resume(self, committed: Iterator[Committed], on_progress: Progress | None = None) -> None:
         """Takes what earlier runs left: whole shards, and sequences whose rows have their checksum.

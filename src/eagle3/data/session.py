@@ -17,6 +17,7 @@ from eagle3.data.ledger import Committed, LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.proving import BASE_ID, Proving
 from eagle3.data.space import GIB, free_bytes
+from eagle3.data.spreading import RUN_TOKENS, spread
 from eagle3.errors import DataError, RejectedError, ServerError, ServerLostError, ServerStalledError
 from eagle3.server.client import Client
 from eagle3.server.diagnosis import diagnose
@@ -26,7 +27,7 @@ T = TypeVar("T")
 TICK_S = 0.05
 GRACE_S = 5.0
 """From a failed request to the news that the server died, or to the next attempt."""
-REQUESTS, GROUP_TOKENS = 8, 8192
+REQUESTS, GROUP_TOKENS = 8, RUN_TOKENS
 """Sequences in flight are spread over at least so many requests, each of about so many tokens at most."""
 UNANSWERED_S = 20.0
 """From an answered request to its commit, when the plugin has nothing left to write."""
@@ -112,7 +113,7 @@ class Session:
 
     async def stream(self) -> None:
         placement, assembly = self.assembly.placement, self.assembly
-        todo: Iterator[int] = assembly.missing()
+        todo = spread(assembly.missing(), placement.shard, placement.length)
         running: dict[asyncio.Task[None], list[int]] = {}
         answered: dict[int, float] = {}
         again: list[int] = []
