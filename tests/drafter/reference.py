@@ -71,7 +71,8 @@ def loss_of(p: Tensor, q: Tensor, kind: str) -> Tensor:
     if kind == "ce":
         return -sum((p[v] * q[v].log() for v in range(len(p))), torch.zeros((), dtype=p.dtype))
     if kind == "kl":
-        return sum((p[v] * (p[v] / q[v]).log() for v in range(len(p))), torch.zeros((), dtype=p.dtype))
+        # p may be 0 to the last bit; its share is 0 then.
+        return sum((torch.xlogy(p[v], p[v] / q[v]) for v in range(len(p))), torch.zeros((), dtype=p.dtype))
     return -sum((torch.minimum(p[v], q[v]) for v in range(len(p))), torch.zeros((), dtype=p.dtype)).log()
 
 

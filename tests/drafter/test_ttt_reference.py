@@ -78,7 +78,7 @@ def test_each_switch_equals_its_definition(changes: dict[str, object]) -> None:
 
 def test_long_documents_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Query blocks, vocabulary chunks and row chunks smaller than the data change nothing."""
-    monkeypatch.setattr("eagle3.drafter.attention.QUERY_BLOCK", 3)
+    monkeypatch.setattr("eagle3.drafter.prefix.QUERY_BLOCK", 3)
     monkeypatch.setattr("eagle3.drafter.losses.ROW_CHUNK", 2)
     monkeypatch.setattr("eagle3.drafter.losses.GRADIENT_CHUNK", 5)
     monkeypatch.setattr("eagle3.drafter.ttt.VOCAB_CHUNK", 7)

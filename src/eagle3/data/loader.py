@@ -111,10 +111,11 @@ class PackedLoader:
         together = [n for batch in batches[first : first + window] for n in batch]
         beside = batches[i * self.packing.world : (i + 1) * self.packing.world]
         batch, steps = self.dataset.batch(beside[self.rank], pin=self.pin), self.scored.shape[1]
+        plan, counts = Plan.of(batch, steps), self.scored[together].sum(0)
         return TrainBatch(
             batch=batch,
-            plan=Plan.of(batch, steps),
-            step_counts=self.scored[together].sum(0),
+            plan=plan.each(Tensor.pin_memory) if self.pin else plan,
+            step_counts=counts.pin_memory() if self.pin else counts,
             tokens=int(sum(self.dataset.lengths[n] for one in beside for n in one)),
             work=Work.of(batch.loss_mask, batch.document, batch.position, steps),
         )

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eagle3.drafter.fused import fused
+
 KINDS = ("ce", "kl", "lk")
 ROW_CHUNK = 256
 """Rows whose logits are in fp32 at a time: on a CPU few enough to stay in its cache."""
-GPU_ROW_CHUNK = 1024
 GRADIENT_CHUNK = 4096
 """Rows whose logits' gradient is kept at a time, in the type of the computation, to be multiplied in one product."""
+GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK = 2048, 8192
+"""Large enough for products at full speed: a gradient of the head is added in fp32 once for so many rows."""
 
 
 class HeadLoss(NamedTuple):
@@ -35,9 +38,9 @@ def head_loss(x: Tensor, head: Tensor, p: Tensor, rows: Tensor, weight: Tensor, 
     Args:
         x: `[m, H]` normed states.
         head: `[D, H]` output head, in its own type (fp32 masters).
-        p: `[P, D]` target probabilities.
+        p: `[P, D]` target probabilities, in any floating type.
         rows: `[m]` which row of p each state is compared with.
-        weight: `[m]` factor of each row's loss: 0 leaves it out.
+        weight: `[m]` factor of each row's loss: 0 leaves it out. Fp32 or fp64: losses are in its type.
         kind: ce, kl or lk.
     """
     if kind not in KINDS:
@@ -55,21 +58,20 @@ class _HeadLoss(torch.autograd.Function):
         narrow = head.to(x.dtype)
         m, D = x.shape[0], head.shape[0]
         top = torch.empty(m, dtype=torch.int64, device=x.device)
-        losses = torch.empty(m, dtype=p.dtype, device=x.device)
+        losses = torch.empty(m, dtype=weight.dtype, device=x.device)
         wanted = any(ctx.needs_input_grad[:2])
         d_x = torch.empty_like(x) if wanted else None
         d_head = torch.zeros_like(head) if wanted else None
-        d_logits = x.new_empty((min(m, GRADIENT_CHUNK), D)) if wanted else None
-        chunk = GPU_ROW_CHUNK if x.is_cuda else ROW_CHUNK
-        for first in range(0, m, GRADIENT_CHUNK):
-            end = min(first + GRADIENT_CHUNK, m)
+        chunk, together = (GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK) if x.is_cuda else (ROW_CHUNK, GRADIENT_CHUNK)
+        d_logits = x.new_empty((min(m, together), D)) if wanted else None
+        for first in range(0, m, together):
+            end = min(first + together, m)
             for start in range(first, end, chunk):
                 part = slice(start, min(start + chunk, end))
-                logits = (x[part] @ narrow.t()).to(p.dtype)
-                top[part] = logits.argmax(-1)
-                losses[part], grad = _loss_and_gradient(logits, p[rows[part]], kind)
+                scored = _score(x[part] @ narrow.t(), p, rows[part], weight[part], kind)
+                losses[part], top[part] = scored[:2]
                 if d_logits is not None:
-                    torch.mul(grad, weight[part, None], out=d_logits[start - first : part.stop - first])
+                    d_logits[start - first : part.stop - first] = scored[2]
             if d_logits is not None and d_x is not None and d_head is not None:
                 block = d_logits[: end - first]
                 torch.mm(block, narrow, out=d_x[first:end])
@@ -82,6 +84,17 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d_x, d_head = ctx.saved_tensors
         return d_x * grads[0].to(d_x.dtype), d_head * grads[0].to(d_head.dtype), None, None, None, None
+
+
+@fused({0: (0,), 1: (0,), 2: (0,), 3: (0,)})
+def _score(product: Tensor, p: Tensor, rows: Tensor, weight: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses `[c]`, first choices `[c]` and weighted gradients `[c, D]` of logits `product [c, D]`.
+
+    `p [P, D]` are all targets' probabilities, `rows [c]` which of them; `weight [c]` sets the type of the arithmetic.
+    """
+    top = product.argmax(-1)  # first: what follows overwrites the product, unless it is narrow
+    losses, grad = _loss_and_gradient(product.to(weight.dtype), p[rows].to(weight.dtype), kind)
+    return losses, top, grad.mul_(weight[:, None]).to(product.dtype)
 
 
 def _loss_and_gradient(logits: Tensor, p: Tensor, kind: str) -> tuple[Tensor, Tensor]:

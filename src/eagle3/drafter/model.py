@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eagle3.drafter.rope import attention_factor, inverse_frequencies
+from eagle3.drafter.fused import fused
+from eagle3.drafter.rope import attention_factor, inverse_frequencies, rotate
 from eagle3.drafter.shape import DrafterShape
 
 INIT_STD = 0.02
@@ -166,7 +167,7 @@ class Weights:
             o=attn.o_proj.weight.to(dtype),
             o_bias=None if attn.o_proj.bias is None else attn.o_proj.bias.to(dtype),
             post_norm=layer.post_attention_layernorm.weight,
-            gate_up=torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)).to(dtype),
+            gate_up=torch.cat((mlp.gate_proj.weight.to(dtype), mlp.up_proj.weight.to(dtype))),
             down=mlp.down_proj.weight.to(dtype),
             norm=drafter.norm.weight,
         )
@@ -190,11 +191,41 @@ class Weights:
     def normed(self, g: Tensor) -> Tensor:
         return rms_norm(g, self.hidden_norm, self.shape.rms_norm_eps)
 
-    def after_attention(self, g: Tensor, attended: Tensor) -> Tensor:
-        """The rest of the layer: residual, `g [n, H]`, and attention's result `[n, Q]` to the un-normed `[n, H]`."""
-        y = g + F.linear(attended, self.o, self.o_bias)
-        gate, up = F.linear(rms_norm(y, self.post_norm, self.shape.rms_norm_eps), self.gate_up).chunk(2, dim=-1)
-        return y + F.linear(F.silu(gate) * up, self.down)
+    def qkv(self, g: Tensor, given: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value `[n, heads, head_dim]` of `g [n, H]` and what embeddings add, `given [n, Q+2KV]`."""
+        shape = self.shape
+        heads = (shape.num_heads, shape.num_kv_heads)
+        return _qkv(g, given, cos, sin, self.hidden_norm, self.qkv_hidden, heads, shape.rms_norm_eps)  # type: ignore[no-any-return]
 
-    def output_norm(self, g: Tensor) -> Tensor:
-        return rms_norm(g, self.norm, self.shape.rms_norm_eps)
+    def after_attention(self, g: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """The rest of the layer, from the residual `g [n, H]` and `attended [n, Q]`: `[n, H]`, un-normed and normed."""
+        weights = (self.o, self.o_bias, self.post_norm, self.gate_up, self.down, self.norm)
+        return _after_attention(g, attended, *weights, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
+
+
+@fused({0: (0,), 1: (0,), 2: (0,), 3: (0,)})
+def _qkv(
+    g: Tensor, given: Tensor, cos: Tensor, sin: Tensor, norm: Tensor, weight: Tensor, heads: tuple[int, int], eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    merged = F.linear(rms_norm(g, norm, eps), weight) + given
+    merged = merged.unflatten(-1, (heads[0] + 2 * heads[1], -1))
+    q, key, value = merged.split((heads[0], heads[1], heads[1]), dim=1)
+    return rotate(q, cos, sin), rotate(key, cos, sin), value
+
+
+@fused({0: (0,), 1: (0,)})
+def _after_attention(
+    g: Tensor,
+    attended: Tensor,
+    o: Tensor,
+    o_bias: Tensor | None,
+    post_norm: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    out_norm: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    y = g + F.linear(attended, o, o_bias)
+    gate, up = F.linear(rms_norm(y, post_norm, eps), gate_up).chunk(2, dim=-1)
+    out = y + F.linear(F.silu(gate) * up, down)
+    return out, rms_norm(out, out_norm, eps)

@@ -4,7 +4,9 @@ At a position where no step is scored only the step-0 key and value are ever see
 document: no query, MLP, output head or later step is needed there. After a document's last scored position nothing is.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,6 +23,46 @@ class Segment:
     q1: int
     k0: int
     k1: int
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The active rows as attention over documents of unequal lengths takes them: each document's as one span of
+    neighbours, which ends with its keys, so that the last query sees the last key, the one before all but the last, ...
+
+    Between the active rows of a document (the user's turns in a conversation) a span has rows that nothing is read of.
+    """
+
+    starts: Tensor
+    """[documents + 1] int32: each span's first row, and the end."""
+    key_starts: Tensor
+    """[documents + 1] int32: the same of the keys."""
+    longest: int
+    longest_keys: int
+    rows: int
+    """Of all spans."""
+    place: Tensor | None
+    """[n]: which of these rows each active one is; null where they are the same."""
+
+    @staticmethod
+    def of(segments: list[Segment], active_in_needed: Tensor) -> "Spans":
+        at = active_in_needed.tolist()
+        starts, key_starts, moved = [0], [0], []
+        for segment in segments:
+            first = at[segment.q0]
+            moved += [starts[-1] - first] * (segment.q1 - segment.q0)
+            starts.append(starts[-1] + at[segment.q1 - 1] + 1 - first)
+            key_starts.append(segment.k1)
+        device = active_in_needed.device
+        place = active_in_needed + torch.tensor(moved, dtype=torch.int64, device=device)
+        return Spans(
+            starts=torch.tensor(starts, dtype=torch.int32, device=device),
+            key_starts=torch.tensor(key_starts, dtype=torch.int32, device=device),
+            longest=max((b - a for a, b in pairwise(starts)), default=0),
+            longest_keys=max((b - a for a, b in pairwise(key_starts)), default=0),
+            rows=starts[-1],
+            place=None if starts[-1] == len(at) else place,
+        )
 
 
 @dataclass(frozen=True)
@@ -43,14 +85,22 @@ class Plan:
     target_rows: list[Tensor]
     """Of each step, the row of `targets` for each scored row."""
     segments: list[Segment]
+    spans: Spans
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Plan":
+        """The same plan with every tensor changed: pinned, or on another device."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            if isinstance(value, Plan | Spans):
+                return replace(value, **{item.name: changed(getattr(value, item.name)) for item in fields(value)})
+            return [changed(item) for item in value] if isinstance(value, list) else value
+
+        return changed(self)  # type: ignore[no-any-return]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Plan":
-        def moved(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.to(device, non_blocking=non_blocking)
-            return [moved(item) for item in value] if isinstance(value, list) else value
-
-        return Plan(**{item.name: moved(getattr(self, item.name)) for item in fields(self)})
+        return self.each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     @staticmethod
     def of(batch: Batch, steps: int) -> "Plan":
@@ -95,4 +145,5 @@ class Plan:
             targets=targets,
             target_rows=[slot[active[rows] + 1 + k] for k, rows in enumerate(scored)],
             segments=segments,
+            spans=Spans.of(segments, row_of[active]),
         )

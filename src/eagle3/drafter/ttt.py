@@ -13,14 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eagle3.drafter.attention import attend, blocks_of
+from eagle3.drafter.attention import attend
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.losses import head_loss
 from eagle3.drafter.model import Drafter, Weights
 from eagle3.drafter.plan import Plan
+from eagle3.drafter.prefix import prefix_of
 from eagle3.drafter.rope import rotate
 
 VOCAB_CHUNK = 8192
+TARGET_CHUNK = 2048
+"""Rows whose target logits are in fp32 at a time."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ def run_ttt(
         rows = torch.cat(plan.target_rows)
         known = target.known[rows]
         sizes = [len(part) for part in plan.target_rows]
-        factor = target.p.new_ones(steps) if weights is None else weights.to(target.p)
+        ones = torch.ones(steps, dtype=_wide(dtype), device=rows.device)
+        factor = ones if weights is None else weights.to(ones)
         weight = torch.cat([factor[k].expand(size) for k, size in enumerate(sizes)]) * known
         # All steps at once: the head's gradient is summed in one place.
         found = head_loss(torch.cat(list(states)), drafter.lm_head.weight, target.p, rows, weight, kind)
@@ -120,10 +124,14 @@ def run_ttt(
         return _result(plan, found.loss, losses, drafted, choices)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 @dataclass(frozen=True)
 class _Target:
     p: Tensor
-    """[P, D] probabilities over the draft vocabulary, in at least fp32."""
+    """[P, D] probabilities over the draft vocabulary, found in at least fp32, kept in the type of the computation."""
     top: Tensor
     """[P] arg-max over the whole vocabulary."""
     known: Tensor
@@ -132,12 +140,22 @@ class _Target:
     @staticmethod
     @torch.no_grad()
     def of(batch: Batch, target_head: Tensor, draft_ids: Tensor, plan: Plan, dtype: torch.dtype) -> "_Target":
-        final = batch.final[plan.targets]
+        final = batch.final.index_select(0, plan.targets)
         top = target_argmax(final, target_head, dtype) if batch.target_top is None else batch.target_top[plan.targets]
         place = torch.searchsorted(draft_ids, top).clamp(max=draft_ids.shape[0] - 1)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        logits = final.to(wide) @ target_head[draft_ids].to(wide).t()
-        return _Target(p=logits.softmax(-1), top=top, known=draft_ids[place] == top)
+        head = target_head.index_select(0, draft_ids)
+        p = final.new_empty((final.shape[0], head.shape[0]), dtype=dtype)
+        for start in range(0, final.shape[0], TARGET_CHUNK):
+            part = slice(start, start + TARGET_CHUNK)
+            p[part] = _logits(final[part], head, dtype).softmax(-1)
+        return _Target(p=p, top=top, known=draft_ids[place] == top)
+
+
+def _logits(final: Tensor, head: Tensor, dtype: torch.dtype) -> Tensor:
+    """`final @ head.T` in at least fp32; on a GPU from narrow factors, which its products sum in fp32 anyway."""
+    if final.is_cuda and dtype != _wide(dtype):
+        return torch.mm(final.to(dtype), head.to(dtype).t(), out_dtype=torch.float32)
+    return final.to(_wide(dtype)) @ head.to(_wide(dtype)).t()
 
 
 def step_states(
@@ -149,31 +167,28 @@ def step_states(
     end = batch.input_ids.shape[0] - 1
     # Steps past a document's end (only where they are not scored) may read any token.
     share = weights.embedding_share(embedding[batch.input_ids].to(dtype))
-    blocks = blocks_of(plan)
     scale = shape.head_dim**-0.5
-    g = weights.fuse(batch.states[needed].to(dtype))
+    g = weights.fuse(batch.states.index_select(0, needed).to(dtype))
     normed = weights.normed(g)
     q_weight, kv_weight = weights.qkv_hidden.split((shape.q_size, 2 * shape.kv_size))
-    kv = F.linear(normed, kv_weight) + share[(needed + 1).clamp(max=end), shape.q_size :]
+    kv = F.linear(normed, kv_weight) + share.index_select(0, (needed + 1).clamp(max=end))[:, shape.q_size :]
     k0, v0 = kv.unflatten(-1, (2, shape.num_kv_heads, -1)).unbind(1)
     k0 = rotate(k0, *drafter.angles(batch.position[needed], dtype))
+    prefix = prefix_of(plan, k0)
     # From here on, only what some step is scored at.
-    g, normed = g[plan.active_in_needed], normed[plan.active_in_needed]
+    g, normed = (rows.index_select(0, plan.active_in_needed) for rows in (g, normed))
     later: list[tuple[Tensor, Tensor]] = []
     for k in range(plan.steps):
-        cos, sin = drafter.angles(batch.position[active] + k, dtype)
-        given = share[(active + 1 + k).clamp(max=end)]
+        angles = drafter.angles(batch.position[active] + k, dtype)
+        given = share.index_select(0, (active + 1 + k).clamp(max=end))
         if k == 0:
             q = F.linear(normed, q_weight) + given[:, : shape.q_size]
+            q = rotate(q.unflatten(-1, (shape.num_heads, -1)), *angles)
         else:
-            qkv = F.linear(weights.normed(g), weights.qkv_hidden) + given
-            q, key, value = qkv.split((shape.q_size, shape.kv_size, shape.kv_size), dim=-1)
-            key = rotate(key.unflatten(-1, (shape.num_kv_heads, -1)), cos, sin)
-            later.append((key, value.unflatten(-1, (shape.num_kv_heads, -1))))
-        q = rotate(q.unflatten(-1, (shape.num_heads, -1)), cos, sin)
-        g = weights.after_attention(g, attend(q, k0, v0, later, blocks, scale))
-        normed = weights.output_norm(g)
-        yield normed[plan.scored[k]]
+            q, key, value = weights.qkv(g, given, *angles)
+            later.append((key, value))
+        g, normed = weights.after_attention(g, attend(q, k0, v0, later, prefix, scale))
+        yield normed.index_select(0, plan.scored[k])
         if shape.norm_output:
             g = normed
 
