@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from eagle3.commands.kinds import Kind, kind_of
+from eagle3.commands.origin import checkpoint, extract_snapshot, made_by
 from eagle3.commands.verify import target_of
+from eagle3.config.origin import read_origin
 from eagle3.data.manifest import quantisation_text
-from eagle3.errors import EXIT_DONE
+from eagle3.errors import EXIT_DONE, ConfigError
 from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
-from eagle3.tracking.summary import replay_command
 from eagle3.tracking.units import duration, quantity, size
 
 _SIZES = {
@@ -34,13 +35,18 @@ Facts = Iterator[tuple[str, str]]
 """(label, text) lines; a label is empty where the text goes on."""
 
 
-def run_inspect(path: Path) -> int:
-    """Prints the explanation.
+def run_inspect(path: Path, snapshot: Path | None = None) -> int:
+    """Prints the explanation; with `snapshot`, writes what made a checkpoint there instead.
 
     Raises:
-        ConfigError: there is nothing at the path that eagle3 knows.
+        ConfigError: there is nothing at the path that eagle3 knows, or no checkpoint to take a snapshot from.
     """
     kind = kind_of(path)
+    if snapshot is not None:
+        if kind is not Kind.CHECKPOINT:
+            raise ConfigError(f"{path}: {kind}, which has its snapshot as files; --snapshot is for a checkpoint")
+        extract_snapshot(path, snapshot)
+        return EXIT_DONE
     describe: dict[Kind, Callable[[Path], Facts]] = {
         Kind.RUN: _run,
         Kind.DATASET: _dataset,
@@ -48,6 +54,7 @@ def run_inspect(path: Path) -> int:
         Kind.TRAINING: _training,
         Kind.EVALUATION: _evaluation,
         Kind.DRAFTER: _drafter,
+        Kind.CHECKPOINT: checkpoint,
         Kind.TARGET: _target,
         Kind.WANDB: _wandb,
     }
@@ -61,10 +68,6 @@ def run_inspect(path: Path) -> int:
 def _run(path: Path) -> Facts:
     made = read_json(path / "provenance.json")
     yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
-    yield "command", str(made.get("command", "unknown"))
-    git = made.get("git") or {}
-    if git.get("commit"):
-        yield "code", f"{git['commit']}{', with local changes' if git.get('dirty') else ''}"
     if target := made.get("target"):
         yield "target", f"{target.get('name')}, from {target.get('source')}"
     if boundaries := made.get("boundaries"):
@@ -77,7 +80,9 @@ def _run(path: Path) -> Facts:
     for name, label in (("drafter", "drafter"), ("report/report.md", "report"), ("logs", "logs")):
         if (path / name).exists():
             yield label, str(path / name)
-    yield "repeat", replay_command(path.resolve())
+    if again := made.get("replay"):
+        yield "repeats", f"{again.get('of')}: {again.get('outcome') or 'not finished'}"
+    yield from made_by(read_origin(path), path)
     yield from (("sync", f"wandb sync {folder}") for folder in sorted(path.glob("wandb/offline-run-*")))
 
 
@@ -166,6 +171,8 @@ def _training(path: Path) -> Facts:
         yield "accept length", f"{length.y[-1]:.2f} at the end, {max(length.y):.2f} at best (held out, simulated)"
     if stage.seconds:
         yield "took", duration(stage.seconds)
+    for saved in sorted(path.glob("checkpoints/*.ckpt")):
+        yield "checkpoint", f"eagle3 inspect {shlex.quote(str(saved))}"
     if (path / "drafter").is_dir():
         yield "next", f"eagle3 inspect {shlex.quote(str(path / 'drafter'))}"
 
@@ -201,6 +208,7 @@ def _drafter(path: Path) -> Facts:
     yield "shape", ", ".join(sizes)
     parameters, stored = _weights(path)
     yield "weights", f"{quantity(parameters)} parameters, {size(stored)}"
+    yield from made_by(read_origin(path), path)
     yield "next", f"eagle3 verify {shlex.quote(str(path))}"
     model, draft = target_of(path)[0] or "TARGET", path.resolve()
     yield (

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     EVALUATION = "an evaluation"
     DRAFTER = "an EAGLE-3 drafter"
     TARGET = "a model"
+    CHECKPOINT = "a training's checkpoint"
     WANDB = "a W&B run"
 
 
@@ -30,17 +31,21 @@ def kind_of(path: Path) -> Kind:
     if path.is_file():
         if path.suffix == ".wandb":
             return Kind.WANDB
+        if path.suffix == ".ckpt":
+            return Kind.CHECKPOINT
         raise ConfigError(f"{path}: a file; give the folder that holds it")
     if (path / "manifest.json").is_file():
         return Kind.DATASET
     if (path / "prepare.json").is_file() or (path / "prompts.safetensors").is_file():
         return Kind.PREPARED
+    if (path / "config.json").is_file() and _is_drafter(path):  # it has the snapshot of the run that made it
+        return Kind.DRAFTER
     if (path / "provenance.json").is_file() or (path / "snapshot" / "replay.yaml").is_file():
         return Kind.RUN
     if (path / "job.json").is_file():
         return Kind.EVALUATION if read_json(path / "job.json").get("drafter") else Kind.TRAINING
     if (path / "config.json").is_file():
-        return Kind.DRAFTER if _is_drafter(path) else Kind.TARGET
+        return Kind.TARGET
     if list(path.glob("run-*.wandb")):
         return Kind.WANDB
     raise ConfigError(f"{path}: nothing that eagle3 knows{_hint(path)}")

@@ -234,6 +234,14 @@ class TrackingConfig:
 
 
 @dataclass
+class SweepConfig:
+    """How a multirun goes on; no part of what its jobs make."""
+
+    fail_fast: bool = False
+    """Stop at the first job that fails; else the others run, and the table at the end says which failed."""
+
+
+@dataclass
 class PathsConfig:
     """Relative paths are taken from the project's folder."""
 
@@ -241,6 +249,14 @@ class PathsConfig:
     runs: str = "runs"
     cache: str | None = None
     """Downloaded and converted targets; null is `$XDG_CACHE_HOME/eagle3` (usually ~/.cache/eagle3)."""
+
+
+@dataclass
+class ReplayConfig:
+    """Read with `snapshot=replay` only."""
+
+    strict: bool = False
+    """Refuse to repeat a run where anything differs: code, versions, plugin, GPU or CPU, target, dataset."""
 
 
 @dataclass
@@ -264,4 +280,6 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)

@@ -20,6 +20,7 @@ from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.imported import is_imported
+from eagle3.pipeline.replay import Replay
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
 from eagle3.server.flags import server_command
 from eagle3.server.patches import plugin_sha256
@@ -43,8 +44,8 @@ def check_start(cfg: Config) -> None:
     _require_space_early(cfg)
 
 
-def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
-    """Everything up to `cfg.until`, of a configuration that `check_start` has passed.
+def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: Replay | None = None) -> None:
+    """Everything up to `cfg.until`, of a configuration that `check_start` has passed; `replay`: what it repeats.
 
     Raises:
         Eagle3Error: what was finished is kept, and the same command continues.
@@ -58,13 +59,20 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
         with open_run(cfg, run_dir, choices, made, warn=console.note) as tracked:
             target = resolve_target(cfg.target, cache_folder(cfg.paths.cache), console)
             stages = stages_of(cfg, target)
-            made |= _identities(stages)
+            made |= _identities(cfg, stages)
+            if replay is not None:
+                replay.compare_inputs(made)
+                made["replay"] = replay.record()
             _write_json(run_dir / "provenance.json", made)
             tracked.config({"provenance": made})
             run = _Run(cfg, run_dir, stages, console, tracked)
             for artifact in stages.in_order()[: STAGES.index(cfg.until) + 1]:
                 run.stage(artifact)
             run.report(made)
+            if replay is not None:
+                made["replay"] = replay.record(outcome := replay.outcome(run_dir))
+                _write_json(run_dir / "provenance.json", made)
+                console.note(outcome)
     finally:
         console.close()
 
@@ -113,8 +121,9 @@ def _require_space_early(cfg: Config) -> None:
         require_space(needed, base)
 
 
-def _identities(stages: Stages) -> dict[str, Any]:
+def _identities(cfg: Config, stages: Stages) -> dict[str, Any]:
     """What the artifacts are: the second half of the provenance."""
+    inputs = stages.prepare.inputs
     return {
         "target": {
             "name": stages.target.name,
@@ -122,6 +131,11 @@ def _identities(stages: Stages) -> dict[str, Any]:
             "path": str(stages.target.path),
             "fingerprint": stages.target.fingerprint,
             "text_prefix": stages.target.text_prefix,
+        },
+        "dataset": {
+            "name": cfg.dataset.name,
+            "fingerprint": str(inputs.get("content") or inputs.get("imported")),
+            "tokenizer": inputs.get("tokenizer"),
         },
         "plugin_sha256": plugin_sha256(),
         "boundaries": stages.boundaries,
@@ -224,6 +238,7 @@ class _Run:
             "boundaries": self.stages.boundaries,
             "out": str(artifact.folder),
             "logs": str(self.run_dir / "logs"),
+            "made_by": str(self.run_dir),
             **more,
         }
 
@@ -269,6 +284,9 @@ def copy_folder(source: Path, destination: Path) -> None:
     """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice."""
     destination.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
+        if path.is_dir():
+            copy_folder(path, destination / path.name)
+            continue
         try:
             os.link(path, destination / path.name)
         except OSError:

@@ -11,6 +11,7 @@ import torch.distributed as distributed
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
+from eagle3.config.origin import KEY
 from eagle3.data.loader import PackedLoader
 from eagle3.errors import Eagle3Error, Interrupted, TrainingError
 from eagle3.training.module import DrafterModule
@@ -23,6 +24,11 @@ MONITOR = "val/accept_length"
 class AtomicCheckpoints(TorchCheckpointIO):
     """Written beside, synced and renamed: at any moment the old one is there, or the new one. Never unpickles."""
 
+    def __init__(self, made_by: dict[str, str] | None = None) -> None:
+        """`made_by`: the run's snapshot and provenance, kept in each checkpoint."""
+        super().__init__()
+        self.made_by = made_by or {}
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +36,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         beside = path.with_name(path.name + ".new")
         try:
             with beside.open("wb") as file:
-                torch.save(checkpoint, file)
+                torch.save({**checkpoint, KEY: self.made_by}, file)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)

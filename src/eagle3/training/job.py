@@ -29,6 +29,8 @@ class Job:
     """Folder for what ranks write."""
     drafter: Path | None
     """Folder of the trained drafter; evaluation only."""
+    made_by: Path | None
+    """Folder of the run, whose snapshot and provenance go with the drafter."""
 
     @staticmethod
     def load(path: Path) -> "Job":
@@ -52,6 +54,7 @@ class Job:
                 out=Path(raw["out"]),
                 logs=Path(raw.get("logs") or raw["out"]),
                 drafter=Path(raw["drafter"]) if raw.get("drafter") else None,
+                made_by=Path(raw["made_by"]) if raw.get("made_by") else None,
             )
         except OmegaConfBaseException as error:
             raise ConfigError(f"{path}: {error}") from error

@@ -1,0 +1,60 @@
+"""What `eagle3 inspect` says of how something was made, from the texts that go with it, and how to make it again."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from eagle3.config.differences import differences
+from eagle3.config.origin import KEY, PROVENANCE, SNAPSHOT, write_origin
+from eagle3.config.provenance import provenance
+from eagle3.errors import ConfigError
+from eagle3.server.patches import plugin_sha256
+from eagle3.tracking.summary import replay_command
+
+Facts = Iterator[tuple[str, str]]
+
+
+def made_by(texts: Mapping[str, str], folder: Path) -> Facts:
+    """The command, the code, what has changed since, and the command that repeats it from `folder`."""
+    if PROVENANCE in texts:
+        made = json.loads(texts[PROVENANCE])
+        yield "command", str(made.get("command", "unknown"))
+        git = made.get("git") or {}
+        if git.get("commit"):
+            yield "code", f"{git['commit']}{', with local changes' if git.get('dirty') else ''}"
+        changed = differences(made, {**provenance([]), "plugin_sha256": plugin_sha256()})
+        yield from (("now differs", str(difference)) for difference in changed)
+    if SNAPSHOT in texts:
+        yield "repeat", replay_command(folder.resolve())
+
+
+def checkpoint(path: Path) -> Facts:
+    """Raises TrainingError where it can't be read, or holds more than data."""
+    from eagle3.training.checkpoints import load_checkpoint
+
+    found = load_checkpoint(path, mapped=True)
+    yield "state", f"after step {found.get('global_step', '?')}, epoch {found.get('epoch', '?')}"
+    out = path.with_name(f"{path.stem}-made-by")
+    texts = found.get(KEY) or {}
+    for label, text in made_by(texts, out):
+        if label == "repeat":
+            yield "repeat", f"eagle3 inspect {shlex.quote(str(path))} --snapshot {shlex.quote(str(out))}"
+            yield "", f"and then {text}"
+        else:
+            yield label, text
+
+
+def extract_snapshot(path: Path, out: Path) -> None:
+    """Writes what made a checkpoint into a folder, which `--config-dir` then takes.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    from eagle3.training.checkpoints import load_checkpoint
+
+    texts = load_checkpoint(path, mapped=True).get(KEY) or {}
+    if SNAPSHOT not in texts:
+        raise ConfigError(f"{path}: no snapshot is in it; it was saved before checkpoints carried one")
+    write_origin(texts, out)
+    print(f"{out}: {replay_command(out.resolve())}")

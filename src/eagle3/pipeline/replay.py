@@ -1,0 +1,124 @@
+"""A run that is repeated: what differs from when it was made, and whether the same drafter came out."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from eagle3.config import Config
+from eagle3.config.differences import Difference, config_differences, differences
+from eagle3.config.origin import PROVENANCE, SNAPSHOT
+from eagle3.errors import ConfigError
+from eagle3.pipeline.artifacts import read_json
+from eagle3.server.patches import plugin_sha256
+
+_STRICT = "replay.strict: the run would not be repeated as it was made; bring these back, or leave replay.strict away"
+
+
+@dataclass
+class Replay:
+    """What `snapshot=replay` repeats: a run's folder, or a drafter's with what made it."""
+
+    folder: Path
+    strict: bool
+    found: list[Difference] = field(default_factory=list)
+
+    @staticmethod
+    def of(cfg: Config, choices: Mapping[str, Any], sources: Sequence[str]) -> "Replay | None":
+        """None where nothing is repeated. `sources`: the folders that Hydra composed from."""
+        if choices.get("snapshot") is None:
+            if cfg.replay.strict:
+                raise ConfigError("replay.strict: nothing is repeated; add --config-dir RUN snapshot=replay")
+            return None
+        folder = next((Path(path) for path in sources if path and (Path(path) / SNAPSHOT).is_file()), None)
+        return None if folder is None else Replay(folder.resolve(), cfg.replay.strict)
+
+    def _then(self) -> dict[str, Any]:
+        return read_json(self.folder / PROVENANCE)
+
+    def compare(self, now: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Code, versions and machine, before anything is written; prints what differs.
+
+        Raises:
+            ConfigError: something does, and `replay.strict` is set.
+        """
+        saved = self.folder / "config.yaml"
+        before = OmegaConf.to_container(OmegaConf.load(saved)) if saved.is_file() else {}
+        changed = config_differences(before, config) if isinstance(before, dict) and before else []
+        for change in changed:
+            _say(f"  configuration, {change}")
+        then = self._then()
+        if not then:
+            self.found = [Difference(PROVENANCE, "what the run was made with", "not in the folder")]
+        else:
+            self.found = differences(then, {**now, "plugin_sha256": plugin_sha256()})
+        self._tell("code, versions, plugin, machine", self.found)
+
+    def compare_inputs(self, now: Mapping[str, Any]) -> None:
+        """Target and dataset, once they are at hand; otherwise as `compare`."""
+        then, names = self._then(), ("target", "dataset")
+        found = differences({name: then.get(name) for name in names}, {name: now.get(name) for name in names})
+        self.found += found
+        self._tell("target and dataset", found)
+
+    def _tell(self, what: str, found: list[Difference]) -> None:
+        if not found:
+            _say(f"{what}: nothing differs")
+            return
+        _say(f"{what}: {len(found)} differ{'s' if len(found) == 1 else ''} from then")
+        for difference in found:
+            _say(f"  {difference}")
+        if self.strict:
+            raise ConfigError(f"{_STRICT}\n" + "\n".join(f"  {difference}" for difference in found))
+
+    def record(self, outcome: str | None = None) -> dict[str, Any]:
+        """For the repeating run's own provenance."""
+        return {"of": str(self.folder), "differences": [str(one) for one in self.found], "outcome": outcome}
+
+    def outcome(self, run_dir: Path) -> str:
+        """Whether the drafter is the one that was made then, byte for byte; if not, how far it is from it."""
+        name = "model.safetensors"
+        folders = (self.folder / "drafter", self.folder)
+        before = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        after = run_dir / "drafter" / name
+        if before is None or not after.is_file():
+            return f"repeats {self.folder}; there are no two drafters to compare"
+        if before.read_bytes() == after.read_bytes():
+            return f"the drafter is bitwise the same as that of {self.folder}"
+        return f"the drafter is not bitwise that of {self.folder}: {_distance(before, after)}"
+
+
+def _distance(before: Path, after: Path) -> str:
+    from safetensors.torch import load_file
+
+    old, new = load_file(before), load_file(after)
+    if {n: t.shape for n, t in old.items()} != {n: t.shape for n, t in new.items()}:
+        return "it has another shape"
+    off = sum(float((old[n].double() - new[n].double()).square().sum()) for n in old)
+    whole = sum(float(old[n].double().square().sum()) for n in old)
+    return f"its weights differ by {(off / max(whole, 1e-300)) ** 0.5:.1e} of their norm"
+
+
+def replay_hint(argv: Sequence[str]) -> str | None:
+    """What to do where a snapshot does not compose; None where none was asked for."""
+    if "snapshot=replay" not in argv:
+        return None
+    given = re.search(r"(?:^|\0)(?:--config-dir|-cd)[=\0]([^\0]+)", "\0".join(argv))
+    folder = Path(given[1]) if given else None
+    if folder is None or not (folder / SNAPSHOT).is_file():
+        return f"snapshot=replay: no {SNAPSHOT} in {folder or 'the search path'}; give --config-dir a run's folder"
+    commit = (read_json(folder / PROVENANCE).get("git") or {}).get("commit")
+    back = f"; `git checkout {commit}` has them as they were" if commit else ""
+    return (
+        f"{folder / SNAPSHOT} names options and keys of conf/ as they were called when the run was made. Say what an "
+        "option is called now, e.g. target=NAME (every value stays the snapshot's), or correct the line in that file"
+        f"{back}"
+    )
+
+
+def _say(text: str) -> None:
+    print(f"replay: {text}", file=sys.stderr)
