@@ -4,21 +4,27 @@ The one place that follows `run_ttt`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from bench.peers.data import Document, Target, pack
 from torch import Tensor
 
 from eagle3.config.schema import OptimConfig
-from eagle3.drafter.batch import Batch, valid_counts
+from eagle3.data.loader import TrainBatch
+from eagle3.drafter.batch import Batch
+from eagle3.drafter.flops import Work
 from eagle3.drafter.model import Drafter
+from eagle3.drafter.plan import Plan
 from eagle3.drafter.ttt import TttResult, run_ttt, step_weights, target_argmax
 from eagle3.training.optim import build_optimizer
 
 
 def forward(drafter: Drafter, batch: Batch, target: Target, weights: Tensor, kind: str = "ce") -> TttResult:
     """Training-time test of as many steps as `weights` has: the factor of each step's summed loss."""
-    return run_ttt(drafter, batch, target.embedding, target.head, target.draft_ids, len(weights), kind, weights=weights)
+    batch = replace(batch, target_top=target_argmax(batch.final, target.head))
+    head = target.head[target.draft_ids]
+    return run_ttt(drafter, batch, target.embedding, head, target.draft_ids, len(weights), kind, weights=weights)
 
 
 class OurTrainer:
@@ -42,7 +48,10 @@ class OurTrainer:
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
         self.drafter = drafter.to(self.device)
-        self.target = Target(**{name: table.to(self.device) for name, table in vars(target).items()})
+        self.target = target
+        self.embedding, self.draft_ids = target.embedding.to(self.device), target.draft_ids.to(self.device)
+        self.draft_head = target.head[target.draft_ids].to(self.device)
+        self._known: dict[tuple[int, ...], TrainBatch] = {}
         self.steps, self.decay = steps, decay
         self.optim = OptimConfig()
         self.optimizer = build_optimizer(self.drafter.parameters(), self.optim)
@@ -56,17 +65,34 @@ class OurTrainer:
             found[-1].append(document)
         return found
 
-    def batch(self, documents: Sequence[Document]) -> Batch:
-        batch = pack(documents).to(self.device)
-        # Known once a dataset: training computes it before the first epoch.
-        top = target_argmax(batch.final, self.target.head)
-        return Batch(**(vars(batch) | {"target_top": top}))
+    def batch(self, documents: Sequence[Document]) -> TrainBatch:
+        """On the device. The target's choices and the plan are found when documents come for the first time: training
+        computes the choices before the first epoch, and plans are made by the loader's threads.
+        """
+        key = tuple(map(id, documents))
+        if key not in self._known:
+            batch = pack(documents)
+            head = self.target.head.to(self.device)
+            top = target_argmax(batch.final.to(self.device), head).cpu()
+            batch = replace(batch, target_top=top)
+            plan = Plan.of(batch, self.steps)
+            work = Work.of(batch.loss_mask, batch.document, batch.position, self.steps)
+            self._known[key] = TrainBatch(batch, plan, plan.counts, len(batch.input_ids), work)
+        return self._known[key].to(self.device)
 
-    def step(self, batch: Batch) -> None:
+    def step(self, given: TrainBatch) -> None:
         """One optimiser step."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            weights = step_weights(self.decay, valid_counts(batch.loss_mask, batch.document, self.steps))
-            found = forward(self.drafter, batch, self.target, weights)
+            found = run_ttt(
+                self.drafter,
+                given.batch,
+                self.embedding,
+                self.draft_head,
+                self.draft_ids,
+                self.steps,
+                plan=given.plan,
+                weights=step_weights(self.decay, given.step_counts),
+            )
         found.loss.backward()
         torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.optim.clip_norm)
         self.optimizer.step()

@@ -11,7 +11,7 @@ from eagle3.drafter.batch import Batch, valid_counts
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.rope import attention_factor
 from eagle3.drafter.shape import DrafterShape
-from eagle3.drafter.ttt import TttResult, run_ttt, step_weights
+from eagle3.drafter.ttt import TttResult, run_ttt, step_weights, target_argmax
 
 SHAPE = DrafterShape(
     hidden_size=12,
@@ -51,13 +51,15 @@ class Case:
     ) -> TttResult:
         """`counts` normalise the loss; by default the batch's own."""
         batch = batch or self.batch
+        if batch.target_top is None:
+            batch = replace(batch, target_top=target_argmax(batch.final, self.target_head))
         if counts is None:
             counts = valid_counts(batch.loss_mask, batch.document, steps)
         return run_ttt(
             self.drafter,
             batch,
             self.embedding,
-            self.target_head,
+            self.target_head[self.draft_ids],
             self.draft_ids,
             steps,
             kind=kind,

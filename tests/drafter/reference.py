@@ -71,8 +71,8 @@ def loss_of(p: Tensor, q: Tensor, kind: str) -> Tensor:
     if kind == "ce":
         return -sum((p[v] * q[v].log() for v in range(len(p))), torch.zeros((), dtype=p.dtype))
     if kind == "kl":
-        # p may be 0 to the last bit; its share is 0 then.
-        return sum((torch.xlogy(p[v], p[v] / q[v]) for v in range(len(p))), torch.zeros((), dtype=p.dtype))
+        # p may be 0 to the last bit: its share is 0 then, not 0 * log 0.
+        return sum((p[v] * (p[v] / q[v]).log() for v in range(len(p)) if p[v] > 0), torch.zeros((), dtype=p.dtype))
     return -sum((torch.minimum(p[v], q[v]) for v in range(len(p))), torch.zeros((), dtype=p.dtype)).log()
 
 

@@ -71,10 +71,10 @@ def test_state_has_sglangs_names_and_no_embedding() -> None:
 def test_the_head_starts_as_the_targets_rows_at_unit_length() -> None:
     head, ids = torch.randn(40, 12), torch.arange(0, 32, 2)
     drafter = Drafter(SHAPE)
-    drafter.start_from(head, ids)
+    drafter.start_from(head[ids])
     assert torch.allclose(drafter.lm_head.weight, head[ids] / head[ids].norm(dim=1).mean())
     assert abs(drafter.lm_head.weight.norm(dim=1).mean().item() - 1) < 1e-5
     narrow = Drafter(replace(SHAPE, hidden_size=8))
     before = narrow.lm_head.weight.clone()
-    narrow.start_from(head, ids)
+    narrow.start_from(head[ids])
     assert torch.equal(narrow.lm_head.weight, before)

@@ -1,6 +1,5 @@
 """The fast path against the plain definition, to float64 accuracy."""
 
-import dataclasses
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 from tests.drafter.cases import Case, make_case
 
 from eagle3.config.schema import RopeScaling
-from eagle3.drafter.ttt import target_argmax
 
 masks = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=4)
 
@@ -83,14 +81,6 @@ def test_long_documents_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eagle3.drafter.losses.GRADIENT_CHUNK", 5)
     monkeypatch.setattr("eagle3.drafter.ttt.VOCAB_CHUNK", 7)
     check(make_case([[0] * 4 + [1] * 9, [1] * 5, [0, 0], [0, 1] * 5], seed=5, follow=0.5), steps=5, kind="kl")
-
-
-def test_a_known_target_choice_is_taken() -> None:
-    case = make_case([[0, 0, 1, 1, 1, 1, 1], [1] * 6], seed=8, follow=0.5)
-    batch = dataclasses.replace(case.batch, target_top=target_argmax(case.batch.final, case.target_head))
-    found, computed = case.run(3, batch=batch), case.run(3)
-    assert torch.equal(found.loss_sum, computed.loss_sum)
-    assert torch.equal(found.correct, computed.correct)
 
 
 def test_nothing_to_score() -> None:

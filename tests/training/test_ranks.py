@@ -120,6 +120,7 @@ def test_ranks_compute_the_choices_together(tmp_path: Path) -> None:
     make_job(tmp_path)
     job = load_job(tmp_path, tmp_path / "out")
     head = Frozen.load(job.target, torch.arange(32)).head
+    assert head is not None
     found = []
     for begin in (0.0, 0.5):
         for kept in (tmp_path / "states").glob("target_top-*"):

@@ -91,6 +91,7 @@ def by_definition(
     shape = DrafterShape.build(job.config.drafter, job.target, len(BOUNDARIES))
     setting = setting_of(Drafter(shape))
     learnt = {name.removeprefix("drafter."): weight.double() for name, weight in weights(job.out).items()}
+    assert frozen.head is not None
     embedding, head, found = frozen.embedding.double(), frozen.head.double(), {}
     for i in choose(data.held_out_set, job.config.loss.ttt_steps, job.config.trainer.tokens_per_batch):
         read = data.held_out_set[i]

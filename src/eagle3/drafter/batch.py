@@ -25,7 +25,7 @@ class Batch:
     sample_ids: Tensor
     """[n] int64: which samples these are, to name them in an error."""
     target_top: Tensor | None = None
-    """[T] int64: the target's arg-max over its whole vocabulary, `target_argmax(final)`, where it is known already."""
+    """[T] int64: the target's arg-max over its whole vocabulary, `target_argmax(final)`; training needs it."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         moved = {}

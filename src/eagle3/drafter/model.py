@@ -106,15 +106,15 @@ class Drafter(nn.Module):
                 nn.init.ones_(module.weight)
 
     @torch.no_grad()
-    def start_from(self, target_head: Tensor, draft_ids: Tensor) -> None:
-        """Begins the output head as the target's own rows, `target_head [V, Ht]` at `draft_ids [D]`.
+    def start_from(self, draft_head: Tensor) -> None:
+        """Begins the output head as the target's own rows, `draft_head [D, Ht]`.
 
         They are scaled to a mean length of 1, so that the first logits, of states that the last norm has given unit
         components, are about as large as 1: at full length an untrained drafter is sure and wrong, and unlearns slowly.
         Nothing happens for a drafter of another width than the target's.
         """
         if self.shape.hidden_size == self.shape.target_hidden_size:
-            rows = target_head[draft_ids].to(self.lm_head.weight.dtype)
+            rows = draft_head.to(self.lm_head.weight.dtype)
             self.lm_head.weight.copy_(rows / rows.norm(dim=1).mean().clamp(min=1e-6))
 
     def angles(self, position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -86,7 +86,7 @@ def run_ttt(
     drafter: Drafter,
     batch: Batch,
     embedding: Tensor,
-    target_head: Tensor,
+    draft_head: Tensor,
     draft_ids: Tensor,
     steps: int,
     kind: str = "ce",
@@ -97,7 +97,7 @@ def run_ttt(
 
     Args:
         embedding: `[V, Ht]` the target's, frozen, in any floating type.
-        target_head: `[V, Ht]` the target's, frozen, in any floating type.
+        draft_head: `[D, Ht]` the target's output head, frozen, in any floating type: its rows for `draft_ids`.
         draft_ids: `[D]` int64, ascending: the target tokens of the draft vocabulary.
         steps: N of training-time test.
         kind: ce, kl or lk (`losses.py`).
@@ -107,7 +107,7 @@ def run_ttt(
     plan = plan or Plan.of(batch, steps)
     dtype = compute_dtype(drafter)
     with torch.autocast(embedding.device.type, enabled=False):
-        target = _Target.of(batch, target_head, draft_ids, plan, dtype)
+        target = _Target.of(batch, draft_head, draft_ids, plan, dtype)
         states = step_states(drafter, Weights.of(drafter, dtype), batch, embedding, plan, dtype)
         rows = torch.cat(plan.target_rows)
         known = target.known[rows]
@@ -139,15 +139,16 @@ class _Target:
 
     @staticmethod
     @torch.no_grad()
-    def of(batch: Batch, target_head: Tensor, draft_ids: Tensor, plan: Plan, dtype: torch.dtype) -> "_Target":
+    def of(batch: Batch, draft_head: Tensor, draft_ids: Tensor, plan: Plan, dtype: torch.dtype) -> "_Target":
+        if batch.target_top is None:
+            raise ValueError("the batch lacks target_top: compute it with target_argmax, once a dataset")
         final = batch.final.index_select(0, plan.targets)
-        top = target_argmax(final, target_head, dtype) if batch.target_top is None else batch.target_top[plan.targets]
+        top = batch.target_top[plan.targets]
         place = torch.searchsorted(draft_ids, top).clamp(max=draft_ids.shape[0] - 1)
-        head = target_head.index_select(0, draft_ids)
-        p = final.new_empty((final.shape[0], head.shape[0]), dtype=dtype)
+        p = final.new_empty((final.shape[0], draft_head.shape[0]), dtype=dtype)
         for start in range(0, final.shape[0], TARGET_CHUNK):
             part = slice(start, start + TARGET_CHUNK)
-            p[part] = _logits(final[part], head, dtype).softmax(-1)
+            p[part] = _logits(final[part], draft_head, dtype).softmax(-1)
         return _Target(p=p, top=top, known=draft_ids[place] == top)
 
 

@@ -33,6 +33,7 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
     states = HiddenStates(job.dataset)
     dataset = SequenceDataset(states, Split.of(states, job.prompts).held_out, job.boundaries)
     frozen = Frozen.load(job.target, loaded.draft_ids).to(machine.device)
+    assert frozen.head is not None
     fill_target_top([dataset], frozen.head, machine.device, reporter)
 
     embedding = None if loaded.embedding is None else loaded.embedding.to(machine.device)

@@ -61,7 +61,7 @@ def simulate(
                     contender.drafter,
                     moved,
                     embedding,
-                    frozen.head,
+                    frozen.draft_head,
                     frozen.draft_ids,
                     setting.steps,
                     setting.kind,

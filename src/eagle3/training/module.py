@@ -60,7 +60,7 @@ class DrafterModule(pl.LightningModule):
 
     def _run(self, batch: Batch, plan: Plan | None = None, weights: Tensor | None = None) -> TttResult:
         frozen, loss = self.frozen, self.loss_config
-        tables = (frozen.embedding, frozen.head, frozen.draft_ids)
+        tables = (frozen.embedding, frozen.draft_head, frozen.draft_ids)
         return run_ttt(self.drafter, batch, *tables, loss.ttt_steps, loss.kind, plan, weights)
 
     def training_step(self, step: TrainBatch, batch_idx: int) -> Tensor:

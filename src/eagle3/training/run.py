@@ -107,7 +107,9 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
         drafter = initial_drafter(shape, frozen, job.config.seed)
         frozen = frozen.to(machine.device)
         both, share = [data.train_set, data.held_out_set], machine.rank / machine.world
+        assert frozen.head is not None
         fill_target_top(both, frozen.head, machine.device, reporter, begin=share)
+        frozen = frozen.without_head()
         module = DrafterModule(drafter, frozen, job.config.loss, job.config.optim, budget.total_steps, job.plain)
         _fit(job, machine, data, budget, module, ReporterLogger(reporter), stop)
     if machine.rank == 0:
