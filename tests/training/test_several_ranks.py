@@ -21,7 +21,8 @@ from tests.training.running import rows, run, same, summary, weights
 from tests.training.test_child import wait_for_step
 
 from eagle3.data.shards import HiddenStates
-from eagle3.drafter.load import check_drafter, load_drafter
+from eagle3.drafter.check import check_drafter
+from eagle3.drafter.load import load_drafter
 from eagle3.metrics import Tail
 from eagle3.server.process import free_port
 from eagle3.training.checkpoints import load_checkpoint

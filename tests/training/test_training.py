@@ -11,7 +11,8 @@ from tests.training.running import rows, run, summary, weights
 
 from eagle3.data.dataset import SequenceDataset, Split
 from eagle3.data.shards import HiddenStates
-from eagle3.drafter.load import check_drafter, load_drafter
+from eagle3.drafter.check import check_drafter
+from eagle3.drafter.load import load_drafter
 from eagle3.errors import ConfigError, TrainingError
 from eagle3.training import checkpoints
 from eagle3.training.checkpoints import AtomicCheckpoints, load_checkpoint

@@ -12,12 +12,20 @@ from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError, Eagle3Error
 from eagle3.tracking.results import read_json
 
 
-def run_verify(path: Path, every: bool = False, target: Path | None = None) -> int:
+def run_verify(
+    path: Path,
+    every: bool = False,
+    target: Path | None = None,
+    boundaries: list[int] | None = None,
+    sglang_version: str | None = None,
+) -> int:
     """Verifies a dataset or a drafter, or both of a run. Faults go to standard output, progress to standard error.
 
     Args:
         every: name all faults instead of the first.
         target: the model that a drafter is for; found by itself where the drafter lies in a run or a training.
+        boundaries: what a drafter of others was trained on.
+        sglang_version: that will serve it; ours say which, for others it is the installed one.
 
     Raises:
         ConfigError: the path is none of these, or the target isn't known.
@@ -25,7 +33,9 @@ def run_verify(path: Path, every: bool = False, target: Path | None = None) -> i
     faulty = False
     for kind, folder in _parts(path):
         count = 0
-        for fault in _drafter_faults(folder, target) if kind is Kind.DRAFTER else _dataset_faults(folder):
+        is_drafter = kind is Kind.DRAFTER
+        given = (target, boundaries, sglang_version)
+        for fault in _drafter_faults(folder, *given) if is_drafter else _dataset_faults(folder):
             print(f"{folder}: {fault}", flush=True)
             count += 1
             if not every:
@@ -87,22 +97,32 @@ def _withdraw(folder: Path) -> None:
     print(remedy, file=sys.stderr)
 
 
-def _drafter_faults(folder: Path, target: Path | None) -> Iterator[object]:
-    from eagle3.drafter.load import check_drafter
+def _drafter_faults(
+    folder: Path, target: Path | None, boundaries: list[int] | None, sglang_version: str | None
+) -> Iterator[object]:
+    from eagle3.drafter.check import check_drafter
     from eagle3.target.info import read_info
 
     near, prefix = target_of(folder)
     if target is None and near is None:
         raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
     info = read_info(target or Path(str(near)), text_prefix=prefix, trust_remote_code=True)
+    own = read_json(folder / "config.json").get("eagle3") or {}
     try:
-        yield from check_drafter(folder, info)
+        yield from check_drafter(folder, info, boundaries, sglang_version or (None if own else installed_version()))
     except Eagle3Error as error:
         yield error
         return
-    trained_for = (read_json(folder / "config.json").get("eagle3") or {}).get("target") or {}
+    trained_for = own.get("target") or {}
     if trained_for.get("fingerprint") not in (None, info.fingerprint):
         yield f"it was trained for another model than {info.path}: its weights or config.json have changed since"
+
+
+def installed_version() -> str:
+    """The SGLang here, by which the capture ids of others' drafters are read. Raises ServerError without one."""
+    from eagle3.server.arguments import installed
+
+    return installed(None).version
 
 
 def target_of(folder: Path) -> tuple[Path | None, str]:

@@ -1,6 +1,7 @@
 """A trained drafter as the folder that SGLang loads: config.json and model.safetensors in bf16.
 
 SGLang skips keys it does not know and leaves missing ones random, without a word: `check.py` is strict instead.
+vLLM's layout is in `speculators.py`.
 """
 
 import json
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from eagle3.config.schema import RopeScaling
 from eagle3.drafter.capture import architecture_of, capture_ids
+from eagle3.drafter.check import ARCHITECTURE
+from eagle3.drafter.folder import IDS, OWN
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import d2t, t2d
@@ -20,36 +23,52 @@ from eagle3.errors import Eagle3Error
 from eagle3.target.info import TargetInfo
 from eagle3.target.weights import load_embedding
 
-ARCHITECTURE = "LlamaForCausalLMEagle3"
-OWN = "eagle3"
-"""Key of config.json for what SGLang does not read."""
-
 
 def export_drafter(
-    drafter: Drafter, draft_ids: Tensor, boundaries: list[int], target: TargetInfo, out: Path, sglang_version: str
+    drafter: Drafter,
+    draft_ids: Tensor,
+    boundaries: list[int],
+    target: TargetInfo,
+    out: Path,
+    sglang_version: str,
+    embedding: Tensor | None = None,
 ) -> None:
     """Writes `out`, replacing an earlier export there.
 
     Args:
         draft_ids: `[D]` target ids of the draft vocabulary, ascending.
         boundaries: what the drafter was trained on; the config's ids mean these for `sglang_version`.
+        embedding: `[V, H]` of a drafter of another width that has been exported before.
 
     Raises ConfigError where that version cannot capture them, Eagle3Error where weights are not finite or the folder
     cannot be written.
     """
     config = drafter_config(drafter.shape, boundaries, target, sglang_version)
+    tensors = drafter_tensors(drafter, target, embedding)
+    draft_ids = draft_ids.cpu()
+    tensors["d2t"], tensors["t2d"] = d2t(draft_ids), t2d(draft_ids, drafter.shape.vocab_size)
+    write_folder(out, config, tensors)
+
+
+def drafter_tensors(drafter: Drafter, target: TargetInfo, embedding: Tensor | None = None) -> dict[str, Tensor]:
+    """The weights in bf16 by SGLang's names, without the vocabulary. Raises Eagle3Error where one is not finite."""
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in drafter.state_dict().items()}
     projection = tensors.pop("embed_proj.weight", None)
     if projection is not None:
         tensors["embed_tokens.weight"] = load_embedding(target).to(projection.dtype) @ projection.t()
+    elif embedding is not None:
+        tensors["embed_tokens.weight"] = embedding.to(torch.bfloat16)
     broken = sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all())
     if broken:
         raise Eagle3Error(f"The drafter has NaN or infinite weights in {', '.join(broken)}: it is not exported.")
-    draft_ids = draft_ids.cpu()
-    tensors["d2t"], tensors["t2d"] = d2t(draft_ids), t2d(draft_ids, drafter.shape.vocab_size)
+    return tensors
+
+
+def write_folder(out: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """config.json and model.safetensors, each beside and renamed. Raises Eagle3Error where they can't be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # Beside and renamed: a folder that is being served or was interrupted never holds half a file.
+        # A folder that is being served or was interrupted never holds half a file.
         weights, description = out / "model.safetensors", out / "config.json"
         beside = weights.with_suffix(".partial"), description.with_suffix(".partial")
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside[0], {"format": "pt"})
@@ -94,23 +113,26 @@ def drafter_config(
         "torch_dtype": "bfloat16",
         # Nested: at the top level the ids are ignored and the default boundaries captured instead.
         "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": capture_ids(
-                boundaries, architecture, target.num_layers, sglang_version
-            ),
+            IDS: capture_ids(boundaries, architecture, target.num_layers, sglang_version),
             "use_aux_hidden_state": True,
         },
-        OWN: {
-            "boundaries": list(boundaries),
-            "sglang_version": sglang_version,
-            "target": {
-                "name": target.name,
-                "architecture": architecture,
-                "num_layers": target.num_layers,
-                "fingerprint": target.fingerprint,
-            },
-        },
+        OWN: own_record(shape, boundaries, target) | {"sglang_version": sglang_version},
     }
     return config
+
+
+def own_record(shape: DrafterShape, boundaries: list[int], target: TargetInfo) -> dict[str, Any]:
+    """What no server reads, and `eagle3 verify` compares the rest with."""
+    return {
+        "boundaries": list(boundaries),
+        "switches": {"fc_norm": shape.fc_norm, "norm_output": shape.norm_output},
+        "target": {
+            "name": target.name,
+            "architecture": architecture_of(target.path),
+            "num_layers": target.num_layers,
+            "fingerprint": target.fingerprint,
+        },
+    }
 
 
 def rope_config(scaling: RopeScaling | None) -> dict[str, Any] | None:

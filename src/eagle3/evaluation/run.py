@@ -3,14 +3,20 @@
 import json
 import time
 
+from torch import Tensor
+
 from eagle3.data.dataset import SequenceDataset, Split
 from eagle3.data.loader import SequentialLoader
 from eagle3.data.packing import in_order
 from eagle3.data.shards import HiddenStates
 from eagle3.data.targets import fill_target_top
-from eagle3.drafter.load import LoadedDrafter, check_drafter, load_drafter
+from eagle3.drafter.batch import Batch
+from eagle3.drafter.check import check_drafter
+from eagle3.drafter.load import LoadedDrafter, load_drafter
+from eagle3.drafter.plan import Plan
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.evaluation.by_sequence import BySequence
 from eagle3.evaluation.simulate import Contender, Setting, simulate
 from eagle3.metrics import Reporter
 from eagle3.training.acceptance import Figures, Totals
@@ -45,7 +51,7 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
     batches = in_order(dataset.lengths, cfg.trainer.tokens_per_batch)
     loader = SequentialLoader(dataset, batches, cfg.trainer.num_workers, machine.on_gpu)
     setting = Setting(cfg.loss.ttt_steps, cfg.loss.kind, cfg.loss.step_decay, cfg.trainer.precision)
-    done = 0
+    done, by_sequence = 0, BySequence()
 
     def on_batch(sequences: int, totals: dict[str, Totals]) -> None:
         nonlocal done
@@ -53,7 +59,12 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
         length = totals[TRAINED].peek().accept_length
         reporter.progress(done, len(dataset), unit="sequences", accept_length=round(length, 3))
 
-    found = simulate(contenders, frozen, loader, setting, on_batch)
+    def on_choices(name: str, batch: Batch, plan: Plan, choices: Tensor) -> None:
+        if name == TRAINED:
+            by_sequence.add(batch, plan, choices)
+
+    found = simulate(contenders, frozen, loader, setting, on_batch, on_choices)
+    by_sequence.save(job.out)
     summary = {
         **{name: value for stage, figures in found.items() for name, value in metrics_of(figures, stage).items()},
         "eval/sequences": len(dataset),

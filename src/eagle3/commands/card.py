@@ -1,0 +1,89 @@
+"""The model card of an exported drafter: README.md with figures, provenance and the command that serves it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3 import __version__
+from eagle3.errors import Eagle3Error
+from eagle3.target.info import TargetInfo
+from eagle3.tracking.results import read_json
+
+_FIGURES = (
+    ("eval/served/accept_length", "accept length, served", "{:.2f}"),
+    ("eval/served/speed_up", "speed-up over no speculation, served, one request at a time", "{:.2f}x"),
+    ("eval/served/break_even", "accept length at which there is no gain", "{:.2f}"),
+    ("eval/chain/accept_length", "accept length of real drafts, without a server", "{:.2f}"),
+    ("eval/accept_length", "accept length, simulated on held-out conversations", "{:.2f}"),
+    ("eval/untrained/accept_length", "the same before training", "{:.2f}"),
+    ("prepare/tokens", "tokens of the conversations", "{:,.0f}"),
+    ("prepare/response_tokens", "of them in responses, which it was trained on", "{:,.0f}"),
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    source: Path
+    """The drafter's folder that was exported; figures and provenance are looked for beside it."""
+    target: TargetInfo
+    verifier: str
+    """What the target is called where it is served."""
+    boundaries: list[int]
+    made_for: str
+    command: str
+
+
+def write_card(out: Path, card: Card) -> None:
+    """Writes `out`/README.md. Raises Eagle3Error where it can't be written."""
+    try:
+        (out / "README.md").write_text("\n".join(_lines(out, card)) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Eagle3Error(f"{out}: the model card can't be written ({error})") from error
+
+
+def _lines(out: Path, card: Card) -> Iterator[str]:
+    config = read_json(out / "config.json")
+    hub = card.target.source.startswith("hub:")
+    yield "---"
+    if hub:
+        yield f"base_model: {json.dumps(card.verifier)}"
+    yield "tags: [speculative-decoding, eagle3]"
+    yield "---"
+    yield f"# EAGLE-3 drafter for {card.target.name}\n"
+    yield f"For {card.made_for}. It reads boundaries {', '.join(map(str, card.boundaries))} of the target: the residual"
+    yield "stream entering these layers, which is the output of the layers before them.\n"
+    yield f"## Serve it\n\n```bash\n{card.command}\n```\n"
+    figures = list(_figures(card.source.absolute().parent))
+    if figures:
+        yield "## Figures\n\n| | |\n| --- | --- |"
+        yield from (f"| {name} | {value} |" for name, value in figures)
+        yield ""
+    yield "## Provenance\n\n| | |\n| --- | --- |"
+    yield from (f"| {name} | {value} |" for name, value in _provenance(config, card))
+
+
+def _figures(made: Path) -> Iterator[tuple[str, str]]:
+    """Of the run (report/summary.json), or of the training (summary.json)."""
+    found: dict[str, Any] = read_json(made / "summary.json") | read_json(made / "report" / "summary.json")
+    for name, text, form in _FIGURES:
+        if isinstance(value := found.get(name), int | float):
+            yield text, form.format(value)
+
+
+def _provenance(config: dict[str, Any], card: Card) -> Iterator[tuple[str, str]]:
+    made = read_json(card.source.absolute().parent / "provenance.json")
+    yield "target", f"{card.target.name}, {card.target.source}, fingerprint {card.target.fingerprint[:16]}"
+    draft, whole = config.get("draft_vocab_size"), card.target.vocab_size
+    yield "draft vocabulary", f"{draft:,} of {whole:,} tokens" if isinstance(draft, int) else f"{whole:,} tokens"
+    on = [name for name in ("fc_norm", "norm_output") if config.get(name)]
+    yield "switches", ", ".join(on) or "none (plain EAGLE-3)"
+    versions = {name: version for name, version in (made.get("versions") or {}).items() if version}
+    if versions:
+        yield "made with", ", ".join(f"{name} {version}" for name, version in versions.items())
+    if commit := (made.get("git") or {}).get("commit"):
+        yield "commit", f"`{commit}`" + (", changed" if (made.get("git") or {}).get("dirty") else "")
+    for stage, folder in (made.get("artifacts") or {}).items():
+        yield stage, f"`{Path(folder).name}`"
+    yield "exported by", f"eagle3 {__version__}"

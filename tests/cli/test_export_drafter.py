@@ -1,0 +1,141 @@
+"""`eagle3 export` and `eagle3 verify` of drafters, from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.drafter.foreign import BOUNDARIES, as_others, make_ours, rewrite
+from tests.drafter.targets import make_target
+
+from eagle3.cli import main
+from eagle3.config.schema import DrafterConfig
+from eagle3.drafter.shape import DrafterShape
+from eagle3.target.info import TargetInfo
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[TargetInfo, Path]:
+    """A run that trained on boundaries 3, 4, 6 of a target that SGLang reads in two ways."""
+    target = make_target(tmp_path / "target", "DeepseekV3ForCausalLM")
+    folder = tmp_path / "runs" / "mine" / "now"
+    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48, norm_output=True), target, 3)
+    make_ours(folder / "drafter", target, shape, [3, 4, 6])
+    made = {
+        "target": {"path": str(target.path), "name": "tiny", "source": "hub:me/tiny@abc"},
+        "versions": {"torch": "2"},
+    }
+    (folder / "provenance.json").write_text(json.dumps(made))
+    (folder / "config.yaml").write_text("loss: {ttt_steps: 5}\n")
+    (folder / "report").mkdir()
+    (folder / "report" / "summary.json").write_text(json.dumps({"eval/accept_length": 2.345, "prepare/tokens": 12345}))
+    return target, folder
+
+
+def spoken(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def ids(folder: Path) -> list[int]:
+    return json.loads((folder / "config.json").read_text())["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+
+
+def test_the_named_version_decides_the_ids(
+    run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, folder = run
+    for version, wanted in (("0.5.12", [2, 3, 5]), ("0.5.13", [3, 4, 6])):
+        code, out, err = spoken(capsys, "export", str(folder), "--format", "sglang", "--sglang-version", version)
+        assert (code, err) == (0, ""), out
+        made = folder / f"drafter-sglang-{version}"
+        assert ids(made) == wanted
+        assert "--speculative-num-steps 3" in out
+        before, after = (load_file(f / "model.safetensors") for f in (folder / "drafter", made))
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert spoken(capsys, "verify", str(made))[0] == 0
+    assert ids(folder / "drafter") == [3, 4, 6]
+
+
+def test_the_model_card(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target, folder = run
+    out = tmp_path / "card"
+    assert spoken(capsys, "export", str(folder), str(out), "--format", "sglang", "--sglang-version", "0.5.17")[0] == 0
+    card = (out / "README.md").read_text()
+    for text in (
+        'base_model: "me/tiny"',
+        "For SGLang 0.5.17. It reads boundaries 3, 4, 6",
+        "--model-path me/tiny",
+        "| accept length, simulated on held-out conversations | 2.35 |",
+        "12,345",
+        "norm_output",
+        "torch 2",
+        target.fingerprint[:16],
+    ):
+        assert text in card, text
+
+
+def test_for_vllm(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = run
+    code, out, _ = spoken(capsys, "export", str(folder), "--format", "speculators")
+    assert code == 0
+    made = folder / "drafter-speculators"
+    config = json.loads((made / "config.json").read_text())
+    assert config["eagle_aux_hidden_state_layer_ids"] == [3, 4, 6]
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "me/tiny"
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 5
+    assert "vllm serve me/tiny" in out
+    assert spoken(capsys, "verify", str(made))[0] == 0
+    # And back again.
+    code, out, err = spoken(capsys, "export", str(made), str(folder / "back"), "--format", "sglang")
+    assert (code, err) == (0, ""), out
+    before, after = (load_file(f / "model.safetensors") for f in (folder / "drafter", folder / "back"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_drafter_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = make_target(tmp_path / "target")
+    folder = tmp_path / "theirs"
+    make_ours(folder, target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
+    as_others(folder)
+    given = ("--target", str(target.path))
+    code, out, err = spoken(capsys, "verify", str(folder), *given)
+    assert (code, err) == (0, ""), out
+    assert spoken(capsys, "export", str(folder), str(tmp_path / "ours"), "--format", "sglang", *given)[0] == 0
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["eagle3"]["boundaries"] == BOUNDARIES
+    rewrite(folder, lambda c: c["eagle_config"].update(eagle_aux_hidden_state_layer_ids=[2, 4, 5]))
+    code, out, _ = spoken(capsys, "verify", str(folder), *given)
+    assert code == 1
+    assert "probably one off" in out
+    code, _, err = spoken(capsys, "export", str(folder), str(tmp_path / "no"), "--format", "sglang", *given)
+    assert code == 1
+    assert "probably one off" in err
+    assert spoken(capsys, "verify", str(folder), *given, "--boundaries", "3,5,6")[0] == 0
+
+
+def test_a_faulty_drafter_is_not_exported(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = run
+    rewrite(folder / "drafter", tensors=lambda s: s.pop("fc.weight"))
+    code, _, err = spoken(capsys, "export", str(folder), "--format", "sglang", "--sglang-version", "0.5.23")
+    assert code == 1
+    assert "fc.weight is missing" in err
+    assert not (folder / "drafter-sglang-0.5.23").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--format", "speculators", "--sglang-version", "0.5.23"), "has no meaning for --format speculators"),
+        (("--format", "sglang", "--sglang-version", "new"), "not a version"),
+    ],
+)
+def test_wrong_usage(
+    run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    code, _, err = spoken(capsys, "export", str(run[1]), *arguments)
+    assert code == 2
+    assert message in err

@@ -1,0 +1,144 @@
+"""`eagle3 verify` on drafters of others: each usual fault is made and named; what only looks odd is let pass."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.drafter.foreign import BOUNDARIES, DRAFT_IDS, as_others, make_ours, rewrite
+from tests.drafter.targets import make_target
+from torch import Tensor
+
+from eagle3.config.schema import DrafterConfig
+from eagle3.drafter.check import check_drafter, vocabulary_problems
+from eagle3.drafter.load import load_drafter
+from eagle3.drafter.shape import DrafterShape
+from eagle3.errors import Eagle3Error
+from eagle3.target.info import TargetInfo
+
+VERSION = "0.5.23"
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> TargetInfo:
+    return make_target(tmp_path / "target")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, target: TargetInfo) -> Path:
+    """Of someone else, and right."""
+    make_ours(tmp_path / "theirs", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
+    as_others(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def faults(folder: Path, target: TargetInfo, trained_on: list[int] | None = None) -> list[str]:
+    return check_drafter(folder, target, trained_on, VERSION)
+
+
+def test_others_drafters_pass(folder: Path, target: TargetInfo) -> None:
+    assert faults(folder, target) == []
+    rewrite(folder, lambda c: c.pop("eagle_config"))
+    assert faults(folder, target) == [], "no ids: the default boundaries are meant"
+    assert faults(folder, target, BOUNDARIES) == []
+    assert "would capture its default boundaries [2, 4, 5]" in faults(folder, target, [3, 4, 5])[0]
+
+
+def renamed(stored: dict[str, Tensor], old: str, new: str) -> None:
+    for name in [name for name in stored if name.startswith(old)]:
+        stored[new + name.removeprefix(old)] = stored.pop(name)
+
+
+def test_other_names_are_known(folder: Path, target: TargetInfo) -> None:
+    rewrite(folder, tensors=lambda s: renamed(s, "midlayer.", "layers.0."))
+    assert faults(folder, target) == []
+
+
+def at_top_level(config: dict[str, Any]) -> None:
+    config[IDS] = config.pop("eagle_config")[IDS]
+
+
+def with_ids(ids: list[int]) -> Callable[[dict[str, Any]], object]:
+    return lambda config: config["eagle_config"].update({IDS: ids})
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (at_top_level, "is at the top level of config.json, where SGLang does not look"),
+        (with_ids([2, 4, 5]), "These ids are the default boundaries, so they are probably one off"),
+        (with_ids([1, 3, 8]), r"boundaries [2, 4, 9], of which [9] do not exist"),
+        (lambda c: c.update(vocab_size=127), "vocab_size is 127, expected 128 (the target's)"),
+        (lambda c: c.update(target_hidden_size=32), "target_hidden_size is 32, expected 64 (the target's)"),
+        (lambda c: c.update(fc_norm=True), "fc_norm.0.weight is missing"),
+        (lambda c: c.update(norm_before_fc=True), "there is no input_norm.weight"),
+        (lambda c: c.update(num_hidden_layers=2), "num_hidden_layers is 2, expected 1"),
+    ],
+)
+def test_faults_of_config(
+    folder: Path, target: TargetInfo, config: Callable[[dict[str, Any]], object], problem: str
+) -> None:
+    rewrite(folder, config)
+    assert any(problem in found for found in faults(folder, target)), faults(folder, target)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "problem"),
+    [
+        (lambda s: renamed(s, "", "model."), "14 names begin with `model.`"),
+        (lambda s: s.update(d2t=DRAFT_IDS.clone()), "d2t holds target ids"),
+        (lambda s: s.update(d2t=s["d2t"] + 100), "the target's vocabulary has 128"),
+        (lambda s: s.update(d2t=s["d2t"].flip(0)), "d2t is not ascending"),
+        (lambda s: s.pop("midlayer.hidden_norm.weight"), "midlayer.hidden_norm.weight is missing"),
+        (lambda s: s.pop("d2t"), "d2t is missing"),
+        (lambda s: s.update({"fc_norm.0.weight": torch.ones(64)}), "fc_norm is off, but fc_norm.* has weights"),
+        (lambda s: s.update({"lm_head.weight": torch.ones(128, 64)}), "lm_head.weight is [128, 64], expected [48, 64]"),
+    ],
+)
+def test_faults_of_tensors(
+    folder: Path, target: TargetInfo, tensors: Callable[[dict[str, Tensor]], object], problem: str
+) -> None:
+    rewrite(folder, tensors=tensors)
+    assert any(problem in found for found in faults(folder, target)), faults(folder, target)
+
+
+def test_one_off_is_known_where_the_training_is(folder: Path, target: TargetInfo) -> None:
+    (problem,) = faults(folder, target, [3, 5, 6])
+    assert "as boundaries [2, 4, 5], but the drafter was trained on [3, 5, 6]: off by -1" in problem
+    rewrite(folder, with_ids([2, 4, 5]))
+    assert faults(folder, target, [3, 5, 6]) == [], "and where it was meant so, it is no fault"
+
+
+def test_a_switch_of_ours_that_was_changed(tmp_path: Path, target: TargetInfo) -> None:
+    """Nothing in the weights tells whether the carried state is normed."""
+    make_ours(tmp_path / "ours", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
+    rewrite(tmp_path / "ours", lambda c: c.update(norm_output=True))
+    assert check_drafter(tmp_path / "ours", target) == [
+        "config.json: norm_output is True, but it was trained with False"
+    ]
+
+
+def test_the_version_decides_what_ids_mean(tmp_path: Path) -> None:
+    target = make_target(tmp_path / "target", "DeepseekV3ForCausalLM")
+    make_ours(tmp_path / "d", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3), [3, 4, 6])
+    assert check_drafter(tmp_path / "d", target) == []
+    (problem,) = check_drafter(tmp_path / "d", target, None, "0.5.12")
+    assert "SGLang 0.5.12 reads the capture ids [3, 4, 6] as boundaries [4, 5, 7]" in problem
+    assert "off by +1" in problem
+
+
+def test_others_are_loaded(folder: Path, target: TargetInfo) -> None:
+    rewrite(folder, tensors=lambda s: renamed(s, "midlayer.", "layers.0."))
+    loaded = load_drafter(folder, target, VERSION)
+    assert loaded.boundaries == BOUNDARIES
+    assert loaded.draft_ids.tolist() == DRAFT_IDS.tolist()
+    assert load_drafter(folder, target, VERSION, [3, 5, 6]).boundaries == [3, 5, 6]
+    rewrite(folder, lambda c: c.update(norm_before_residual=True))
+    with pytest.raises(Eagle3Error, match="norm_before_residual"):
+        load_drafter(folder, target, VERSION)
+
+
+def test_the_whole_vocabulary_needs_no_map() -> None:
+    assert vocabulary_problems(torch.zeros(8, dtype=torch.int64), None, 8) == []
