@@ -14,8 +14,8 @@ from tests.drafter.targets import make_target
 
 from eagle3.config.schema import DrafterConfig
 from eagle3.drafter.capture import capture_ids, captured_boundaries
-from eagle3.drafter.export import export_drafter
 from eagle3.drafter.check import check_drafter
+from eagle3.drafter.export import export_drafter
 from eagle3.drafter.load import load_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape

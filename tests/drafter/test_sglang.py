@@ -14,8 +14,8 @@ from tests.drafter.targets import make_target
 
 from eagle3.config.schema import DrafterConfig, RopeScaling
 from eagle3.drafter.batch import Batch
-from eagle3.drafter.export import export_drafter
 from eagle3.drafter.check import check_drafter
+from eagle3.drafter.export import export_drafter
 from eagle3.drafter.load import load_drafter
 from eagle3.drafter.model import Drafter, Weights
 from eagle3.drafter.plan import Plan
