@@ -80,18 +80,18 @@ class OurTrainer:
             self._known[key] = TrainBatch(batch, plan, plan.counts, len(batch.input_ids), work)
         return self._known[key].to(self.device)
 
-    def step(self, given: TrainBatch) -> None:
+    def step(self, batch: TrainBatch) -> None:
         """One optimiser step."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             found = run_ttt(
                 self.drafter,
-                given.batch,
+                batch.batch,
                 self.embedding,
                 self.draft_head,
                 self.draft_ids,
                 self.steps,
-                plan=given.plan,
-                weights=step_weights(self.decay, given.step_counts),
+                plan=batch.plan,
+                weights=step_weights(self.decay, batch.step_counts),
             )
         found.loss.backward()
         torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.optim.clip_norm)
