@@ -16,8 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from eagle3 import config
 from eagle3.config.explain import choices, explain
+from eagle3.config.load import plain
+from eagle3.config.provenance import provenance
 from eagle3.config.secrets import check_secrets
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.pipeline.replay import Replay, replay_hint
+from eagle3.pipeline.sweep import end_sweep
+from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
+from eagle3.pipeline.sweep_table import Record
 
 _signals = 0
 _failures: list[Eagle3Error] = []
@@ -36,9 +42,16 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def main(job: Callable[[], None]) -> int:
-    """Runs the Hydra job and returns the exit code: 0 done, 1 failed, 2 bad config, 130 interrupted."""
+    """Runs the Hydra job and returns the exit code: 0 done, 1 failed, 2 bad config, 130 interrupted.
+
+    A sweep ends with the table of its jobs, and with 1 when one of them failed.
+    """
     signal.signal(signal.SIGINT, _on_signal)
     signal.signal(signal.SIGTERM, _on_signal)
+    return end_sweep(_guarded(job))
+
+
+def _guarded(job: Callable[[], None]) -> int:
     try:
         job()
         if _failures:
@@ -47,11 +60,15 @@ def main(job: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         print("interrupted: what was finished is kept; the same command continues", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except JobFailedError as error:  # was said when it happened
+        return error.exit_code
     except Eagle3Error as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
+        if hint := replay_hint(sys.argv):
+            print(hint, file=sys.stderr)
         return EXIT_BAD_CONFIG
     except AttributeError as error:
         # OmegaConf fails so, naming the key in its text, when `+key={...}` meets a typed key that is null.
@@ -79,26 +96,38 @@ def run_job(cfg: DictConfig) -> None:
         _drop_if_empty(run_dir)
         print(choices(config.PROJECT / "conf"))
         raise SystemExit(EXIT_BAD_CONFIG)
+    overrides = list(hydra.overrides.task)
+    record = Record(int(hydra.job.num), overrides) if hydra.mode == RunMode.MULTIRUN else None
     try:
         check_secrets(cfg)
         typed = config.load(cfg)
         chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if option is not None}
+        replay = Replay.of(typed, hydra.runtime.choices, [source.path for source in hydra.runtime.config_sources])
+        if replay is not None:
+            replay.compare(provenance(sys.argv), plain(cfg))
         if typed.mode == "plan":
             from eagle3.pipeline.plan import print_plan
 
             print_plan(typed)
+        elif record is not None:
+            run_sweep_job(cfg, typed, run_dir, record, chosen)
         else:
             from eagle3.config.snapshot import write_snapshot
             from eagle3.pipeline.experiment import check_start, run_experiment
 
             check_start(typed)
-            write_snapshot(run_dir, cfg, chosen, list(hydra.overrides.task))
-            run_experiment(typed, run_dir, chosen)
-    except Eagle3Error as error:
-        # Hydra would put a line of its own before the message; in a sweep it must know, to go on with the next job.
-        if hydra.mode == RunMode.MULTIRUN:
-            raise
-        _failures.append(error)
+            write_snapshot(run_dir, cfg, chosen, overrides)
+            run_experiment(typed, run_dir, chosen, replay)
+    except (Eagle3Error, OmegaConfBaseException) as error:
+        # Hydra would put a line of its own before the message.
+        if record is None or cfg.get("mode") != "run":
+            if not isinstance(error, Eagle3Error):
+                raise
+            _failures.append(error)
+            return
+        record_failure(record, run_dir, error)
+        if cfg.sweep.fail_fast or hydra.sweeper.get("max_batch_size") == 1:
+            raise JobFailedError(str(error)) from error  # so that Hydra stops
     finally:
         _drop_if_empty(run_dir)
 

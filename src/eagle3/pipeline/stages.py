@@ -12,7 +12,7 @@ from typing import Any
 from eagle3.config import PROJECT, Config
 from eagle3.config.load import from_root
 from eagle3.config.provenance import file_sha256
-from eagle3.config.validate import boundaries_of
+from eagle3.config.validate import STAGES, boundaries_of
 from eagle3.data.limits import context_flag
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import Artifact, fingerprint
@@ -20,7 +20,7 @@ from eagle3.pipeline.imported import imported, is_imported
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
-REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 1}
+REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 2}
 """Raised when a stage's output changes meaning, so that older artifacts are not reused."""
 
 SCHEDULING_FLAGS = {
@@ -210,3 +210,8 @@ def stages_of(cfg: Config, target: TargetInfo) -> Stages:
     }
     evaluate = Artifact("evaluate", root / "evaluate" / fingerprint(evaluate_inputs), evaluate_inputs)
     return Stages(target, boundaries, capture, prepare, extract, train, evaluate)
+
+
+def wanted_artifacts(cfg: Config, target: TargetInfo) -> list[Artifact]:
+    """The artifacts that a run with this `until` makes or reuses, in order."""
+    return stages_of(cfg, target).in_order()[: STAGES.index(cfg.until) + 1]

@@ -1,0 +1,21 @@
+"""A job of a sweep, in its own process: `python -m eagle3.pipeline.job FOLDER`, whose config.yaml says what to run."""
+
+import sys
+from pathlib import Path
+
+from eagle3.config import load_file
+from eagle3.pipeline.artifacts import read_json
+from eagle3.pipeline.experiment import check_start, run_experiment
+from eagle3.pipeline.main import main
+from eagle3.pipeline.sweep_table import JOB_RECORD
+
+
+def run(run_dir: Path) -> None:
+    """The run of a folder that a sweep prepared."""
+    typed = load_file(run_dir / "config.yaml")
+    check_start(typed)
+    run_experiment(typed, run_dir, read_json(run_dir / JOB_RECORD)["choices"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(lambda: run(Path(sys.argv[1]))))

@@ -1,0 +1,138 @@
+"""Multirun: one folder for a sweep, found again by the same command; its jobs run in processes of their own.
+
+Hydra's basic sweeper makes the jobs' configurations, and whatever launcher is configured calls `run_job` with each.
+What a sweep needs beyond that is here: a name that the same command gives again, a lock, one extraction for all choices
+of boundaries, and the table at the end.
+"""
+
+import fcntl
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from eagle3.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
+
+LOCK = "LOCK"
+_NOT_NAMED = ("sweep", "mode")
+"""Keys that change how a sweep is run, not what: with another value it is the same sweep."""
+
+
+@dataclass
+class _Sweep:
+    folder: Path
+    lock: TextIO | None
+    """Held until this process ends; None for a plan, which writes nothing."""
+
+
+_current: _Sweep | None = None
+
+
+class SweepCallback(Callback):
+    """Named in conf/config.yaml; Hydra calls it once the sweep is composed, before its first job."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        # Hydra makes a warning of an error here and goes on, but not of SystemExit.
+        global _current
+        folder = Path(str(config.hydra.sweep.dir))
+        jobs = _jobs(config)
+        further = []
+        if not any(item.startswith("hydra.sweep.dir=") for item in config.hydra.overrides.hydra):
+            folder = folder.with_name(f"{folder.name}_{_digest(config)}")
+            further.append(f"hydra.sweep.dir={json.dumps(str(folder))}")
+        if (union := _union(config, jobs)) is not None:
+            further.append(f"layers.capture={json.dumps(union)}")
+            jobs = [[further[-1], *job] for job in jobs or []]
+            print(f"layers.capture={union}: one extraction for all choices of layers.boundaries", file=sys.stderr)
+        with read_write(config), open_dict(config):
+            config.hydra.sweep.dir = str(folder)
+            config.hydra.overrides.hydra.extend(further)  # what every job is composed with
+            if config.sweep.fail_fast:
+                config.hydra.sweeper.max_batch_size = 1  # Hydra stops after a batch with a failure
+        lock = None
+        if config.mode == "run":
+            lock = _locked(folder)
+            plan = {"command": " ".join(sys.argv), "jobs": jobs}
+            (folder / SWEEP_FILE).write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+        _current = _Sweep(folder, lock)
+
+
+def end_sweep(code: int) -> int:
+    """The table of all jobs, when a sweep was run; gives the process's exit code.
+
+    Args:
+        code: what the exit code would be without it.
+    """
+    if _current is None:
+        return code
+    if _current.lock is None:
+        (_current.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's; a plan leaves nothing
+        if _current.folder.is_dir() and not any(_current.folder.iterdir()):
+            _current.folder.rmdir()
+        return code
+    records = read_records(_current.folder)
+    write_tables(_current.folder, records)
+    if code == EXIT_INTERRUPTED:
+        return code
+    return EXIT_FAILED if any(record.status == "failed" for record in records) else code
+
+
+def _jobs(config: DictConfig) -> list[list[str]] | None:
+    """Every job's overrides, in Hydra's order; None where another sweeper decides them as it goes."""
+    if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
+        return None
+    given = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    overrides = OverridesParser.create().parse_overrides([*given, *config.hydra.overrides.task])
+    return [job for batch in BasicSweeper.split_arguments(overrides, None) for job in batch]
+
+
+def _union(config: DictConfig, jobs: list[list[str]] | None) -> list[int] | None:
+    """All boundaries of a sweep over `layers.boundaries` that does not say what to capture."""
+    given = [*(config.hydra.sweeper.params or {}), *config.hydra.overrides.task]
+    if config.layers.capture is not None or any(str(item).startswith("layers.capture") for item in given):
+        return None
+    parser = OverridesParser.create()
+    values = [
+        parser.parse_override(item).value()
+        for job in jobs or []
+        for item in job
+        if item.startswith("layers.boundaries=")
+    ]
+    lists = [value for value in values if isinstance(value, list)]
+    if len(lists) < len(values) or len({tuple(value) for value in lists}) < 2:
+        return None
+    return sorted({boundary for value in lists for boundary in value})
+
+
+def _digest(config: DictConfig) -> str:
+    """8 hexadecimal digits of what is swept: the same command on the same configuration files has the same."""
+    container = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(container, dict)
+    task = {key: value for key, value in container.items() if key not in (*_NOT_NAMED, "hydra")}
+    given = [item for item in config.hydra.overrides.task if item.split("=")[0].split(".")[0] not in _NOT_NAMED]
+    params = {str(key): value for key, value in (config.hydra.sweeper.get("params") or {}).items()}
+    text = json.dumps([task, sorted(given), params], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _locked(folder: Path) -> TextIO:
+    """Takes the sweep's folder for this process; the kernel frees it, however the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"error: {folder}: this sweep is being run by another process; wait for it or stop it", file=sys.stderr)
+        raise SystemExit(EXIT_FAILED) from None
+    except OSError as error:
+        print(f"error: paths.runs: {folder} can't be written ({error.strerror}); give another folder", file=sys.stderr)
+        raise SystemExit(EXIT_FAILED) from None
+    return file

@@ -1,0 +1,81 @@
+"""A sweep by the command a user types: one extraction for all choices, a job that fails, Ctrl-C, and the rest."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.chat_model import write_chat_model, write_conversations
+from tests.e2e.test_run import leftovers, overrides, run, start
+
+from eagle3.config import PROJECT
+from eagle3.tracking.offline import read_offline
+
+pytestmark = pytest.mark.e2e
+JOBS = ["layers.boundaries=[1,3],[3,5]", "drafter.draft_vocab_size=128,100000"]
+"""The second draft vocabulary is larger than the target's: jobs 1 and 3 fail once the target is at hand."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    write_chat_model(folder / "model")
+    write_conversations(folder / "chat.jsonl")
+    return folder
+
+
+def sweep(place: Path, *more: str) -> list[str]:
+    kept = [item for item in overrides(place) if not item.startswith(("layers.", "drafter.", "name="))]
+    primary = ["--config-dir", str(PROJECT / "sweeps"), "--config-name", "layers"]
+    return [*primary, *kept, *JOBS, "seed=0", "trainer.epochs=8", *more]
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    return {path.parent.name: json.loads(path.read_text())["status"] for path in sorted(folder.glob("*/job.json"))}
+
+
+def test_stopped_in_its_third_job_the_same_command_runs_what_is_missing(place: Path, tmp_path: Path) -> None:
+    process = start(sweep(place), tmp_path)
+    deadline = time.monotonic() + 400
+    while not list((place / "runs" / "layers").glob("sweep_*/2/logs/train.log")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, output
+    assert not leftovers(place)
+    (folder,) = (place / "runs" / "layers").glob("sweep_*")
+    assert statuses(folder) == {"0": "done", "1": "failed", "2": "interrupted"}
+    assert "not run" in (folder / "sweep.md").read_text()
+
+    code, output = run(sweep(place), tmp_path)
+    assert code == 1, output
+    assert "job 0: layers.boundaries=[1,3] drafter.draft_vocab_size=128: done before" in output
+    assert statuses(folder) == {"0": "done", "1": "failed", "2": "done", "3": "failed"}
+    assert list((place / "runs" / "layers").glob("sweep_*")) == [folder], "the same command, the same folder"
+    table = (folder / "sweep.md").read_text()
+    assert "drafter.draft_vocab_size" in table
+    assert "job 1 failed: " in table
+    assert str(folder / "3" / "logs" / "job.log") in table
+    assert "by accept length" in table
+    assert "Traceback" not in output
+    assert [path.name for path in (place / "artifacts" / "extract").glob("*/*")] == ["b1.3.5"], "one extraction"
+    assert len(list((place / "artifacts" / "train").glob("*/DONE"))) == 2
+
+
+def test_each_job_is_a_wandb_run_of_the_sweeps_group(place: Path) -> None:
+    (folder,) = (place / "runs" / "layers").glob("sweep_*")
+    found = [read_offline(path) for path in folder.glob("[02]/wandb/offline-run-*/*.wandb")]
+    assert {item.group for item in found} == {f"layers/{folder.name}"}
+    assert len({item.run_id for item in found}) == len(found) >= 2
+
+
+def test_fail_fast_stops_at_the_first_failure_and_is_the_same_sweep(place: Path, tmp_path: Path) -> None:
+    code, output = run(sweep(place, "sweep.fail_fast=true"), tmp_path)
+    assert code == 1, output
+    assert "job 1 failed: " in output
+    assert "job 2: " not in output
+    assert "Traceback" not in output
+    assert len(list((place / "runs" / "layers").glob("sweep_*"))) == 1
