@@ -31,8 +31,9 @@ def evaluation_job(folder: Path, out: str, **groups: dict[str, Any]) -> Path:
     return path
 
 
-def recomputed(folder: Path) -> tuple[list[int], list[int]]:
-    """(reached, accepted) of each step, drafting at one position after the other with the drafter's exported files."""
+def recomputed(folder: Path) -> dict[int, tuple[list[int], list[int]]]:
+    """(reached, accepted) of each step by sequence, drafting at one position after the other with the drafter's
+    exported files."""
     files = load_file(folder / "train" / "drafter" / "model.safetensors")
     config = json.loads((folder / "train" / "drafter" / "config.json").read_text())
     draft_ids = files.pop("d2t") + torch.arange(config["draft_vocab_size"])
@@ -51,10 +52,11 @@ def recomputed(folder: Path) -> tuple[list[int], list[int]]:
         eps=config["rms_norm_eps"],
         angles=torch.tensor([config["rope_theta"] ** (-i / half) for i in range(half)], dtype=torch.float64),
     )
-    reached, accepted = [0] * STEPS, [0] * STEPS
+    found: dict[int, tuple[list[int], list[int]]] = {}
     for n, sample in enumerate(dump["sample_ids"].tolist()):
         if sample not in held_out:
             continue
+        reached, accepted = found[sample] = [0] * STEPS, [0] * STEPS
         rows = slice(int(dump["offsets"][n]), int(dump["offsets"][n + 1]))
         mask = dump["loss_mask"][rows].bool()
         document = {
@@ -73,14 +75,18 @@ def recomputed(folder: Path) -> tuple[list[int], list[int]]:
                 if int(draft_ids[said[k, t].argmax()]) != greedy[t + 1 + k]:
                     break
                 accepted[k] += 1
-    return reached, accepted
+    return found
 
 
 def test_simulated_acceptance_is_that_of_drafting_position_by_position(trained: Path) -> None:
     job = evaluation_job(trained, "eval")
     assert main([str(job)]) == 0
     found = json.loads((trained / "eval" / "summary.json").read_text())
-    reached, accepted = recomputed(trained)
+    by_sequence = recomputed(trained)
+    reached, accepted = ([sum(one[i][k] for one in by_sequence.values()) for k in range(STEPS)] for i in (0, 1))
+    saved = load_file(trained / "eval" / "sequences.safetensors")
+    rows = zip(saved["sample_ids"].tolist(), saved["reached"].tolist(), saved["accepted"].tolist(), strict=True)
+    assert {sample: (ours, theirs) for sample, ours, theirs in rows} == by_sequence
     assert reached[0] == found["eval/positions"] > 50
     length, product = 1.0, 1.0
     for k in range(STEPS):

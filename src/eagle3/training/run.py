@@ -11,6 +11,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from safetensors.torch import save_file
 
+from eagle3.config.origin import read_origin, write_origin
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
 from eagle3.data.targets import fill_target_top
 from eagle3.data.token_text import TokenText
@@ -118,6 +119,7 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
         drafter.load_state_dict({name.removeprefix("drafter."): weight for name, weight in best.items()})
         sglang = data.train_set.states.manifest.sglang_version
         export_drafter(drafter, draft_ids, job.boundaries, job.target, job.out / "drafter", sglang)
+        write_origin(_origin(job), job.out / "drafter")
         summary = _summary(last) | {
             "train/parameters": sum(p.numel() for p in drafter.parameters()),
             "train/sequences": len(data.train_set),
@@ -127,6 +129,10 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
             "train/batch_fill": data.packing.fill,
         }
         (job.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
+def _origin(job: Job) -> dict[str, str]:
+    return read_origin(job.made_by) if job.made_by else {}
 
 
 def _fit(
@@ -149,7 +155,7 @@ def _fit(
         # Named, because Lightning would take SLURM's variables for a job of many ranks.
         plugins=[
             TorchElasticEnvironment() if machine.world > 1 else LightningEnvironment(),
-            AtomicCheckpoints(),
+            AtomicCheckpoints(_origin(job)),
         ],
         precision=PRECISION[cfg.precision],  # type: ignore[arg-type]
         max_epochs=budget.epochs,
