@@ -5,9 +5,14 @@ Nothing here imports torch: a wrong config must fail in the first second.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from omegaconf import MISSING
+
+from eagle3.config.serving import BenchConfig as BenchConfig
+from eagle3.config.serving import NcclConfig as NcclConfig
+from eagle3.config.serving import NcclProfile as NcclProfile
+from eagle3.config.serving import ServerConfig as ServerConfig
+from eagle3.config.serving import ServerFlags as ServerFlags
 
 
 @dataclass
@@ -46,54 +51,6 @@ class LayersConfig:
     """Boundary b is the residual stream entering layer b, the output of layer b-1. null is [2, n//2, n-3]."""
     capture: list[int] | None = None
     """What extraction stores: a superset, so that several choices share one dump; null is `boundaries`."""
-
-
-@dataclass
-class ServerFlags:
-    """SGLang server flags by their long name without dashes, e.g. `mem_fraction_static: 0.1`; true is a bare flag."""
-
-    common: dict[str, Any] = field(default_factory=dict)
-    extraction: dict[str, Any] = field(default_factory=dict)
-    serving: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class ServerConfig:
-    device: str = "cuda"
-    """cuda or cpu."""
-    tp: int = 1
-    """Tensor-parallel size: GPUs a replica."""
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0 takes a free port."""
-    python: str | None = None
-    """Interpreter of the environment that holds SGLang; null is this one."""
-    allow_untested: bool = False
-    """Extract with an SGLang outside the versions that the dump was tested with."""
-    dtype: str = "bfloat16"
-    flags: ServerFlags = field(default_factory=ServerFlags)
-    env: dict[str, str] = field(default_factory=dict)
-    """Further environment of the server process."""
-    startup_timeout_s: float = 600.0
-    stall_timeout_s: float = 300.0
-    """No progress for this long: the server is taken for wedged."""
-    max_restarts: int = 2
-    """How often one extraction may replace a server that is wedged, or that died after it had made progress."""
-    concurrency: int = 64
-    """Requests in flight."""
-
-
-@dataclass
-class NcclProfile:
-    name: str = "default"
-    env: dict[str, str] = field(default_factory=dict)
-    """NCCL_* variables of the server process; empty leaves NCCL to its defaults."""
-
-
-@dataclass
-class NcclConfig:
-    extraction: NcclProfile = field(default_factory=NcclProfile)
-    serving: NcclProfile = field(default_factory=NcclProfile)
 
 
 @dataclass
@@ -266,7 +223,7 @@ class Config:
     mode: str = "run"
     """run, or plan: print everything that would happen and start nothing."""
     until: str = "report"
-    """Last stage: prepare, extract, train, evaluate or report."""
+    """Last stage: prepare, extract, train, evaluate or report. bench is none of them: it measures the served target."""
     seed: int = 0
     target: TargetConfig = MISSING
     layers: LayersConfig = field(default_factory=LayersConfig)
@@ -279,6 +236,7 @@ class Config:
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)

@@ -11,6 +11,8 @@ from eagle3.config.schema import Config
 from eagle3.errors import ConfigError
 
 STAGES = ("prepare", "extract", "train", "evaluate", "report")
+BENCH = "bench"
+"""Beside the stages: measures the served target, and needs none of them."""
 
 
 def check_missing(cfg: DictConfig) -> None:
@@ -174,6 +176,13 @@ def _check_ranks(cfg: Config) -> None:
         raise ConfigError(f"trainer.master: {trainer.master} is for trainer.nodes above 1; leave it out")
 
 
+def _check_bench(cfg: Config) -> None:
+    for name in ("prompt_tokens", "decode_tokens", "prefill_prompts", "prefill_tokens", "repeats"):
+        _at_least(f"bench.{name}", getattr(cfg.bench, name), 1)
+    if not cfg.bench.concurrency or min(cfg.bench.concurrency) < 1:
+        raise ConfigError(f"bench.concurrency: {cfg.bench.concurrency}; give numbers of requests, e.g. [1, 4, 16]")
+
+
 def validate(cfg: Config) -> None:
     """Checks every rule that needs no model at hand.
 
@@ -181,7 +190,7 @@ def validate(cfg: Config) -> None:
         ConfigError: names the key and the remedy.
     """
     _one_of("mode", cfg.mode, ("run", "plan"))
-    _one_of("until", cfg.until, STAGES)
+    _one_of("until", cfg.until, (*STAGES, BENCH))
     _one_of("evaluate.kind", cfg.evaluate.kind, ("simulated",))
     _one_of("tracking.mode", cfg.tracking.mode, ("offline", "online", "disabled"))
     _check_finite("", dataclasses.asdict(cfg))
@@ -194,3 +203,4 @@ def validate(cfg: Config) -> None:
     _check_server(cfg)
     _check_data(cfg)
     _check_training(cfg)
+    _check_bench(cfg)

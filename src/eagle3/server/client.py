@@ -145,6 +145,16 @@ class Client:
             raise ServerError(f"asked for a continuation of {count} tokens, got {len(entries)}")
         return [int(entry[1]) for entry in entries], [float(entry[0]) for entry in entries]
 
+    async def decode(self, input_ids: Sequence[int], count: int) -> None:
+        """Decodes exactly `count` tokens, past the model's end token too."""
+        sampling = {"max_new_tokens": count, "temperature": 0.0, "ignore_eos": True}
+        async with self._slots:
+            reply = await self._call(
+                "POST", "/generate", {"input_ids": list(input_ids), "sampling_params": sampling}, ()
+            )
+        if (got := len(reply["output_ids"])) != count:
+            raise ServerError(f"asked for {count} tokens, got {got}")
+
     async def run(self, jobs: Iterable[tuple[T, Callable[[], Awaitable[Any]]]]) -> AsyncIterator[tuple[T, Any]]:
         """Runs jobs with at most `concurrency` begun, lazily taken from `jobs`; gives (key, result) as they end.
 

@@ -199,7 +199,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def _environment(cfg: Config, role: Role, dump: Path | None, sglang: Installed) -> dict[str, str]:
-    nccl = profile_env(getattr(cfg.nccl, role), f"nccl.{role}")
+    nccl = profile_env(getattr(cfg.nccl, role), f"nccl.{role}", cfg.nccl.extra)
     ours: dict[str, str] = {
         "HF_HUB_OFFLINE": "1",  # the target is local by now; some loaders wait long for a network otherwise
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
