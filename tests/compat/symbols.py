@@ -115,6 +115,8 @@ SYMBOLS = (
     Symbol("srt/plugins/__init__.py", members=("load_plugins",), uses=("sglang.srt.plugins",), since="0.5.11"),
     Symbol("srt/managers/scheduler.py", members=("run_scheduler_process",)),
     Symbol("srt/managers/scheduler.py", uses=("load_plugins",), since="0.5.11"),
+    # server/launch.py: asks for it once the server is ready
+    Symbol("srt/entrypoints/http_server.py", uses=("/freeze_gc",)),
     # launch.py
     Symbol("launch_server.py", "run_server", parameters=("server_args",), until="0.5.10.post1"),
     Symbol("srt/server_args.py", "prepare_server_args", parameters=("argv",), until="0.5.10.post1"),

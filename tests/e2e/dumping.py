@@ -159,6 +159,10 @@ class DumpTests:
         assert max(chunks) == CHUNK
         assert chunks.count(CHUNK) >= sum(CHUNKED) // CHUNK - len(CHUNKED)
 
+    def test_what_the_server_has_loaded_is_left_out_of_garbage_collection(self, served: Served) -> None:
+        """A collection goes through a million objects for half a second, every 3,000 requests."""
+        assert '"POST /freeze_gc HTTP/1.1" 200' in served.log.read_text()
+
     def test_the_plugin_reports_what_it_captures(self, served: Served) -> None:
         (ready,) = served.server.ready
         assert ready["boundaries"] == served.boundaries
