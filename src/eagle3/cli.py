@@ -34,9 +34,13 @@ def _parser() -> argparse.ArgumentParser:
         "inspect",
         help="explain a run, dataset, drafter or other folder",
         description="Says what a folder is, how it was made, its figures, and what can be done with it next: a run, a "
-        "dataset of hidden states, prepared prompts, a training or an evaluation, a drafter, a W&B run.",
+        "dataset of hidden states, prepared prompts, a training or an evaluation, a drafter, a checkpoint, a W&B run; and "
+        "the command that makes it again.",
     )
     inspect.add_argument("path", type=Path, metavar="PATH")
+    inspect.add_argument(
+        "--snapshot", type=Path, metavar="FOLDER", help="of a checkpoint: write what made it there, to be repeated"
+    )
 
     verify = commands.add_parser(
         "verify",
@@ -48,8 +52,52 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("path", type=Path, metavar="PATH")
     verify.add_argument("--all", action="store_true", help="go on after the first fault and name them all")
     verify.add_argument("--target", type=Path, metavar="FOLDER", help="the model that a drafter is for")
+    _add_reading(verify)
+    _add_export(commands)
     _add_exchange(commands)
+    _add_compare(commands)
     return parser
+
+
+def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="runs and sweeps beside each other: one table, and the best",
+        description="One row for each configuration, its seeds together: what differs, accept length by draft token "
+        "with its spread, rates, cost; the best one, and whether its lead is more than noise. From run folders alone.",
+    )
+    compare.add_argument("paths", type=Path, nargs="+", metavar="RUN_OR_SWEEP")
+    compare.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="also !=, <, <=, >, >=")
+    compare.add_argument("--sort", metavar="KEY", help="a figure or a key of the configuration (accept_length)")
+    compare.add_argument("--reverse", action="store_true", help="worst first")
+    compare.add_argument(
+        "--out", type=Path, action="append", default=[], metavar="FILE", help="write it too: .html, .md or .csv"
+    )
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--boundaries", type=_boundaries, metavar="2,15,27", help="what a drafter was trained on")
+    command.add_argument("--sglang-version", metavar="V", help="the SGLang that will serve it, e.g. 0.5.23")
+
+
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    export = commands.add_parser(
+        "export",
+        help="write a drafter for a named SGLang version, or for vLLM",
+        description="Writes a drafter's folder with a model card: for SGLang, with capture ids that mean the trained "
+        "boundaries in the named version, or in speculators' layout, which vLLM serves. Every key and shape is "
+        "checked before and after. See docs/serving.md.",
+    )
+    export.add_argument("path", type=Path, metavar="PATH", help="a run, a training, or a drafter's folder")
+    export.add_argument(
+        "out", type=Path, nargs="?", metavar="OUT", help="the new folder; by default beside the drafter"
+    )
+    export.add_argument("--format", required=True, choices=("sglang", "speculators"))
+    export.add_argument("--target", type=Path, metavar="FOLDER", help="the model that the drafter is for")
+    export.add_argument(
+        "--verifier", metavar="NAME", help="what the target is called where it is served, e.g. a hub id"
+    )
+    _add_reading(export)
 
 
 def _add_exchange(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -109,14 +157,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "inspect":
             from eagle3.commands.inspect import run_inspect
 
-            return run_inspect(args.path)
+            return run_inspect(args.path, args.snapshot)
         if args.command in ("export-data", "import-data"):
             from eagle3.commands.exchange import run_export, run_import
 
             return run_export(args) if args.command == "export-data" else run_import(args)
+        if args.command == "export":
+            from eagle3.commands.export import run_export_drafter
+
+            given = (args.format, args.sglang_version, args.target, args.boundaries, args.verifier)
+            return run_export_drafter(args.path, args.out, *given)
+        if args.command == "compare":
+            from eagle3.commands.compare import run_compare
+
+            return run_compare(args.paths, args.where, args.sort, args.reverse, args.out)
         from eagle3.commands.verify import run_verify
 
-        return run_verify(args.path, every=args.all, target=args.target)
+        return run_verify(args.path, args.all, args.target, args.boundaries, args.sglang_version)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

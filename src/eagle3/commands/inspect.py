@@ -18,7 +18,7 @@ from eagle3.commands.verify import target_of
 from eagle3.config.origin import read_origin
 from eagle3.data.manifest import quantisation_text
 from eagle3.errors import EXIT_DONE, ConfigError
-from eagle3.tracking.results import TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
+from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
 from eagle3.tracking.units import duration, quantity, size
 
 _SIZES = {
@@ -68,6 +68,8 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
 def _run(path: Path) -> Facts:
     made = read_json(path / "provenance.json")
     yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
+    if (path / FAILURE).is_file():
+        yield "failed", " ".join((path / FAILURE).read_text(encoding="utf-8").split())
     if target := made.get("target"):
         yield "target", f"{target.get('name')}, from {target.get('source')}"
     if boundaries := made.get("boundaries"):

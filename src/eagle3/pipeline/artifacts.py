@@ -7,6 +7,8 @@ Nothing here knows about tensors.
 import fcntl
 import hashlib
 import json
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,3 +94,16 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise Eagle3Error(f"{path}: not valid JSON ({error}); delete its folder and run again") from error
+
+
+def copy_folder(source: Path, destination: Path) -> None:
+    """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice."""
+    destination.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        if path.is_dir():
+            copy_folder(path, destination / path.name)
+            continue
+        try:
+            os.link(path, destination / path.name)
+        except OSError:
+            shutil.copy2(path, destination / path.name)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +11,12 @@ from typing import Any
 
 from eagle3.config import Config
 from eagle3.config.provenance import provenance
+from eagle3.config.secrets import redact
 from eagle3.config.validate import STAGES
 from eagle3.data.space import dataset_bytes, require_space
-from eagle3.errors import ConfigError
+from eagle3.errors import ConfigError, Eagle3Error
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
-from eagle3.pipeline.artifacts import Artifact, locked, read_json
+from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.replay import Replay
@@ -27,6 +26,7 @@ from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
 from eagle3.tracking.report import ReportInputs, StageRecord, final_table, write_report
+from eagle3.tracking.results import FAILURE
 from eagle3.tracking.run import TrackedRun, open_run, require_login
 
 
@@ -52,6 +52,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
         KeyboardInterrupt: likewise.
     """
     made = provenance(sys.argv)
+    (run_dir / FAILURE).unlink(missing_ok=True)  # a sweep's job is run again in its folder
     _write_json(run_dir / "provenance.json", made)
     (run_dir / "logs").mkdir(exist_ok=True)
     console = ConsoleReporter()
@@ -73,6 +74,9 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
                 made["replay"] = replay.record(outcome := replay.outcome(run_dir))
                 _write_json(run_dir / "provenance.json", made)
                 console.note(outcome)
+    except Eagle3Error as error:
+        (run_dir / FAILURE).write_text(redact(str(error)) + "\n", encoding="utf-8")
+        raise
     finally:
         console.close()
 
@@ -275,19 +279,7 @@ class _Run:
         self.tracked.plots(folder)
         if drafter is not None:
             self.tracked.drafter(drafter)
+        self.tracked.report(folder)
         (self.run_dir / "DONE").touch()
         self.console.close()
         self.console.console.print(final_table(self.run_dir, inputs))
-
-
-def copy_folder(source: Path, destination: Path) -> None:
-    """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice."""
-    destination.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir():
-        if path.is_dir():
-            copy_folder(path, destination / path.name)
-            continue
-        try:
-            os.link(path, destination / path.name)
-        except OSError:
-            shutil.copy2(path, destination / path.name)

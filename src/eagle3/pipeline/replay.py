@@ -47,15 +47,15 @@ class Replay:
             ConfigError: something does, and `replay.strict` is set.
         """
         saved = self.folder / "config.yaml"
-        before = OmegaConf.to_container(OmegaConf.load(saved)) if saved.is_file() else {}
-        changed = config_differences(before, config) if isinstance(before, dict) and before else []
-        for change in changed:
-            _say(f"  configuration, {change}")
-        then = self._then()
-        if not then:
+        before = OmegaConf.to_container(OmegaConf.load(saved)) if saved.is_file() else None
+        then = {str(key): value for key, value in before.items()} if isinstance(before, dict) else dict(config)
+        for change in config_differences(then, config):
+            _say(f"configuration: {change}")
+        made = self._then()
+        if not made:
             self.found = [Difference(PROVENANCE, "what the run was made with", "not in the folder")]
         else:
-            self.found = differences(then, {**now, "plugin_sha256": plugin_sha256()})
+            self.found = differences(made, {**now, "plugin_sha256": plugin_sha256()})
         self._tell("code, versions, plugin, machine", self.found)
 
     def compare_inputs(self, now: Mapping[str, Any]) -> None:

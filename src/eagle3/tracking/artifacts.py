@@ -1,4 +1,4 @@
-"""What a run leaves in W&B beside figures: the dataset's manifest and the drafter, as artifacts."""
+"""What a run leaves in W&B beside figures: dataset, drafter and report as artifacts that name one another."""
 
 import json
 import os
@@ -45,14 +45,21 @@ def dataset_artifact(folder: Path) -> Any:
 
 
 def drafter_artifact(folder: Path, target: str, metadata: dict[str, Any]) -> Any:
-    """The drafter folder as an artifact, file by file (`add_dir` talks to the terminal)."""
+    """A drafter's folder, with what made it, as an artifact of type model."""
+    return folder_artifact(folder, f"drafter-{target}", "model", metadata)
+
+
+def folder_artifact(
+    folder: Path, name: str, type_: str, metadata: dict[str, Any], skipped: tuple[str, ...] = ()
+) -> Any:
+    """A folder as an artifact, file by file (`add_dir` talks to the terminal)."""
     import wandb
 
-    artifact = wandb.Artifact(f"drafter-{_safe(target)}", type="model", metadata={"folder": str(folder), **metadata})
+    artifact = wandb.Artifact(_safe(name), type=type_, metadata={"folder": str(folder), **metadata})
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            name = path.relative_to(folder).as_posix()
-            artifact.add_file(str(path), name=name, policy="immutable", skip_cache=True)
+        relative = path.relative_to(folder).as_posix()
+        if path.is_file() and relative not in skipped:
+            artifact.add_file(str(path), name=relative, policy="immutable", skip_cache=True)
     return artifact
 
 

@@ -10,7 +10,7 @@ from eagle3.tracking.results import TRAINED, UNTRAINED, Series, Stage, acceptanc
 
 # Okabe and Ito's palette: https://jfly.uni-koeln.de/color/
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8A8F98"
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
     "savefig.dpi": 160,
     "font.size": 10,
@@ -43,7 +43,7 @@ def write_plots(stages: dict[str, Path], out: Path) -> list[Path]:
         "throughput": _throughput,
     }
     written = []
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         for name, draw in drawings.items():
             figure = draw(found)
             if figure is not None:
@@ -53,7 +53,7 @@ def write_plots(stages: dict[str, Path], out: Path) -> list[Path]:
     return written
 
 
-def _figure(panels: int = 1, height: float = 3.4) -> tuple[Any, list[Any]]:
+def new_figure(panels: int = 1, height: float = 3.4) -> tuple[Any, list[Any]]:
     """A figure without pyplot: no global state, no display, nothing to close."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -93,7 +93,7 @@ def _loss(stages: dict[str, Stage]) -> Any:
     loss = train.series("train/loss") if train else None
     if not train or not loss:
         return None
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     _noisy_line(axes, loss, BLUE, "training")
     held_out = train.series("val/loss")
     if held_out:
@@ -112,7 +112,7 @@ def _acceptance(stages: dict[str, Stage]) -> Any:
     drafters = [(who, found) for who, found in drafters if found.conditional]
     if not drafters:
         return None
-    figure, panels = _figure(2, height=3.8)
+    figure, panels = new_figure(2, height=3.8)
     titles = ("Right when all earlier ones are (acceptance)", "Right in any case (accuracy)")
     for axes, title, name in zip(panels, titles, ("conditional", "accuracy"), strict=True):
         width = 0.8 / len(drafters)
@@ -135,7 +135,7 @@ def _accept_length(stages: dict[str, Stage]) -> Any:
     line = train.series("val/accept_length") if train else None
     if not train or not line:
         return None
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     by_epoch = train.series("val/accept_length", over="val/epoch")
     whole = len(by_epoch.x) == len(line.x)
     line = by_epoch if whole else line
@@ -162,7 +162,7 @@ def _lengths(stages: dict[str, Stage]) -> Any:
     prompts, responses = lengths(prepare.folder)
     if not len(prompts):
         return None
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     bins = np.histogram_bin_edges(np.concatenate([prompts, responses]), bins=40)
     for values, colour, name in ((prompts, ORANGE, "prompt and template"), (responses, BLUE, "response")):
         label = f"{name}: median {np.median(values):,.0f}, longest {values.max():,}, {values.sum():,} in all"
@@ -191,7 +191,7 @@ def _throughput(stages: dict[str, Stage]) -> Any:
             lines.append((title, _from_first(line)))
     if not lines:
         return None
-    figure, panels = _figure(len(lines), height=3.2)
+    figure, panels = new_figure(len(lines), height=3.2)
     for axes, (title, line), colour in zip(panels, lines, (GREEN, BLUE), strict=False):
         short = line.x[-1] < 3
         x = [60 * minutes for minutes in line.x] if short else line.x

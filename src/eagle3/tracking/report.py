@@ -1,6 +1,7 @@
 """The report of a run: `report/{summary.json, report.md, *.png}`, and the table that ends it on the terminal."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from eagle3.data.manifest import quantisation_text
 from eagle3.tracking.plots import write_plots
-from eagle3.tracking.results import proof_texts
+from eagle3.tracking.results import SEQUENCES, proof_texts
 from eagle3.tracking.samples import sample_section
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
 from eagle3.tracking.units import duration, quantity, size
@@ -40,6 +41,8 @@ def write_report(run_dir: Path, inputs: ReportInputs) -> Path:
     results = Results(inputs)
     pictures = write_plots({record.name: record.folder for record in inputs.stages}, folder)
     (folder / "summary.json").write_text(json.dumps(results.flat(), indent=2) + "\n", encoding="utf-8")
+    if "evaluate" in results.stages and (counts := results.stages["evaluate"].folder / SEQUENCES).is_file():
+        shutil.copy2(counts, folder / SEQUENCES)  # so that run folders alone can be compared
     page = "\n".join(_page(run_dir, results, {path.stem for path in pictures})) + "\n"
     page = page.replace("\n\n\n", "\n\n")
     (folder / "report.md").write_text(page, encoding="utf-8")

@@ -16,6 +16,10 @@ import numpy as np
 from eagle3.metrics import Tail
 
 TRAINED, UNTRAINED = "trained", "untrained"
+FAILURE = "failure.txt"
+"""In a run's folder: what ended it, where that was an error."""
+SEQUENCES = "sequences.safetensors"
+"""In an evaluation and in a report: acceptance of each held-out sequence."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

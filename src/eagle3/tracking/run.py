@@ -17,8 +17,9 @@ from typing import Any
 from eagle3.config.schema import Config
 from eagle3.config.secrets import redact
 from eagle3.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
-from eagle3.tracking.artifacts import dataset_artifact, drafter_artifact, placed_under
+from eagle3.tracking.artifacts import dataset_artifact, drafter_artifact, folder_artifact, placed_under
 from eagle3.tracking.login import WAYS_OUT, require_login
+from eagle3.tracking.wandb_values import redacted, short, table, tags
 
 AXES = {
     "prepare": "prepare/conversations",
@@ -26,13 +27,14 @@ AXES = {
     "train": "train/step",
     "val": "train/step",
     "eval": "eval/sequences",
+    "bench": "bench/repeat",
 }
 """Namespace -> the metric that its plots have as x axis. A row's `step` is the value of that axis."""
 
+REPORT_PAGE = "report.md"
 _JOB_TYPES = {"report": "evaluate"}
 _INIT_TIMEOUT_S = 30.0
 _FINISH_TIMEOUT_S = 120.0
-_LONGEST_TAG = 64
 _LONGEST_FAILURE = 2000
 
 __all__ = ["AXES", "TrackedRun", "exit_code", "open_run", "require_login", "tags"]
@@ -44,6 +46,8 @@ class TrackedRun:
     def __init__(self, run: Any, run_dir: Path, cfg: Config, warn: Callable[[str], None]) -> None:
         self._run, self._run_dir, self._cfg, self._warn = run, run_dir, cfg, warn
         self._figures: dict[str, Any] = {}
+        self._links: dict[str, dict[str, Any]] = {}
+        """Of each artifact that was logged: what others name it by."""
 
     @property
     def folder(self) -> Path | None:
@@ -65,7 +69,7 @@ class TrackedRun:
                     row.setdefault(axis, step)
 
         def log_row(run: Any) -> None:
-            run.log(row | {name: _table(rows) for name, rows in tables.items()})
+            run.log(row | {name: table(rows) for name, rows in tables.items()})
 
         if (row or tables) and self._run is not None and not self._try("a row of figures", log_row):
             self._warn("W&B is left out from here on; metrics.jsonl has everything")
@@ -80,8 +84,8 @@ class TrackedRun:
 
     def config(self, values: dict[str, Any]) -> None:
         """Adds to the configuration what is known only later, e.g. {"provenance": ...} with the artifacts' names."""
-        provenance = {name: _short(value) if name == "provenance" else value for name, value in values.items()}
-        self._try("its configuration", lambda run: run.config.update(_redacted(provenance), allow_val_change=True))
+        provenance = {name: short(value) if name == "provenance" else value for name, value in values.items()}
+        self._try("its configuration", lambda run: run.config.update(redacted(provenance), allow_val_change=True))
 
     def summary(self, values: dict[str, Any]) -> None:
         """Figures to sort and compare runs by; they also describe the drafter's artifact."""
@@ -102,14 +106,35 @@ class TrackedRun:
 
     def dataset(self, folder: Path) -> None:
         """Logs the dataset's manifest (never its shards) as an artifact of type dataset."""
-        if self._cfg.tracking.artifacts:
-            self._try("the dataset's manifest", lambda run: run.log_artifact(dataset_artifact(folder)))
+        self._artifact("dataset", lambda: dataset_artifact(folder))
 
     def drafter(self, folder: Path, metadata: dict[str, Any] | None = None) -> None:
-        """Logs a drafter folder as an artifact of type model."""
+        """Logs a drafter folder as an artifact of type model; it names the dataset it was trained on."""
+        told = {**self._figures, "made_from": dict(self._links), **(metadata or {})}
+        self._artifact("drafter", lambda: drafter_artifact(folder, self._cfg.target.name, told))
+
+    def report(self, folder: Path) -> None:
+        """Logs the report as an artifact of type report; it names the drafter and the dataset that it is about."""
+        skipped = () if self._cfg.tracking.samples else (REPORT_PAGE,)  # it shows text of conversations
+        name = f"report-{self._cfg.target.name}"
+        told = {**self._figures, "made_from": dict(self._links)}
+        self._artifact("report", lambda: folder_artifact(folder, name, "report", told, skipped))
+
+    def comparison(self, folder: Path, rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+        """Logs a comparison of runs: the table `compare/runs`, the plots, the summary, and the folder as a report."""
+        self._try("the comparison", lambda run: run.log({"compare/runs": table(rows)}))
+        self.summary(summary)
+        self.plots(folder)
+        self._artifact("report", lambda: folder_artifact(folder, f"comparison-{self._cfg.name}", "report", summary))
+
+    def _artifact(self, what: str, make: Callable[[], Any]) -> None:
+        def log_it(run: Any) -> None:
+            artifact = make()
+            run.log_artifact(artifact)
+            self._links[what] = {"artifact": artifact.name.split(":")[0], "digest": artifact.digest}
+
         if self._cfg.tracking.artifacts:
-            name, told = self._cfg.target.name, {**self._figures, **(metadata or {})}
-            self._try("the drafter", lambda run: run.log_artifact(drafter_artifact(folder, name, told)))
+            self._try(f"the {what}", log_it)
 
     def failed(self, error: BaseException) -> None:
         """Says in the summary, as `failure`, what ended the run."""
@@ -142,18 +167,19 @@ def open_run(
     choices: dict[str, Any],
     provenance: dict[str, Any],
     warn: Callable[[str], None] | None = None,
+    job_type: str | None = None,
 ) -> Iterator[TrackedRun]:
     """Opens the run, yields it, and finishes it on every way out with the exit code that the exception means.
 
-    choices: `hydra.runtime.choices`, for tags. warn: shows one line; standard error without it. Files land under
-    run_dir/wandb.
+    choices: `hydra.runtime.choices`, for tags. warn: shows one line; standard error without it. job_type: by default
+    the last stage. Files land under run_dir/wandb.
 
     Raises:
         ConfigError: online without a login, or with one that W&B refuses.
     """
     warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr))
     require_login(cfg.tracking)
-    tracked = TrackedRun(_start(cfg, run_dir, choices, provenance, warn), run_dir, cfg, warn)
+    tracked = TrackedRun(_start(cfg, run_dir, choices, provenance, warn, job_type), run_dir, cfg, warn)
     code = 0
     try:
         yield tracked
@@ -177,15 +203,13 @@ def exit_code(error: BaseException) -> int:
     return EXIT_FAILED
 
 
-def tags(choices: dict[str, Any], further: list[str]) -> tuple[str, ...]:
-    """`group=option` of each Hydra choice (its own groups left out), and the configured ones."""
-    chosen = [f"{group.split('@')[-1]}={option}" for group, option in choices.items() if option is not None]
-    kept = [tag for tag in chosen if not tag.startswith(("hydra/", "snapshot="))]
-    return tuple(dict.fromkeys(tag[:_LONGEST_TAG] for tag in [*kept, *further] if tag))
-
-
 def _start(
-    cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[str, Any], warn: Callable[[str], None]
+    cfg: Config,
+    run_dir: Path,
+    choices: dict[str, Any],
+    provenance: dict[str, Any],
+    warn: Callable[[str], None],
+    job_type: str | None,
 ) -> Any:
     """The open wandb.Run, or None: not wanted, or not to be had (which is said)."""
     if cfg.tracking.mode == "disabled":
@@ -194,7 +218,7 @@ def _start(
     try:
         (run_dir / "wandb").mkdir(parents=True, exist_ok=True)
         try:
-            return _init(cfg, run_dir, choices, provenance, mode)
+            return _init(cfg, run_dir, choices, provenance, mode, job_type)
         except Exception as error:
             _stop_service(EXIT_FAILED)
             if mode != "online":
@@ -206,7 +230,7 @@ def _start(
             warn(f"W&B can't be reached, so this run is written offline (sync it later): {_line(error)}")
             for left in (run_dir / "wandb").glob("run-*"):  # of the attempt; an empty run for whoever syncs the folder
                 shutil.rmtree(left, ignore_errors=True)
-            return _init(cfg, run_dir, choices, provenance, "offline")
+            return _init(cfg, run_dir, choices, provenance, "offline", job_type)
     except ConfigError:
         raise
     except Exception as error:
@@ -215,7 +239,14 @@ def _start(
         return None
 
 
-def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[str, Any], mode: str) -> Any:
+def _init(
+    cfg: Config,
+    run_dir: Path,
+    choices: dict[str, Any],
+    provenance: dict[str, Any],
+    mode: str,
+    job_type: str | None,
+) -> Any:
     with placed_under(run_dir):
         import wandb
 
@@ -225,7 +256,7 @@ def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[
             project=cfg.tracking.project,
             entity=cfg.tracking.entity,
             run_group=cfg.tracking.group or cfg.name,
-            run_job_type=_JOB_TYPES.get(cfg.until, cfg.until),
+            run_job_type=job_type or _JOB_TYPES.get(cfg.until, cfg.until),
             run_id=secrets.token_hex(4),  # not WANDB_RUN_ID, which runs of a sweep would share
             run_name=f"{cfg.name}/{run_dir.name}",
             run_tags=tags(choices, cfg.tracking.tags),
@@ -243,33 +274,13 @@ def _init(cfg: Config, run_dir: Path, choices: dict[str, Any], provenance: dict[
             x_stats_track_process_tree=True,
             x_stats_disk_paths=[str(run_dir)],
         )
-        config = {**dataclasses.asdict(cfg), "choices": dict(choices), "provenance": _short(provenance)}
-        run = wandb.init(config=_redacted(config), settings=settings)
+        config = {**dataclasses.asdict(cfg), "choices": dict(choices), "provenance": short(provenance)}
+        run = wandb.init(config=redacted(config), settings=settings)
     os.environ.pop("WANDB_SERVICE", None)  # children must not join this run's service
     for namespace, axis in AXES.items():
         run.define_metric(axis)
         run.define_metric(f"{namespace}/*", step_metric=axis)
     return run
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    import wandb
-
-    columns: list[Any] = list(rows[0])
-    return wandb.Table(columns=columns, data=[[row.get(name) for name in columns] for row in rows])
-
-
-def _short(provenance: dict[str, Any]) -> dict[str, Any]:
-    git = provenance.get("git")
-    return {**provenance, "git": {k: v for k, v in git.items() if k != "diff"}} if isinstance(git, dict) else provenance
-
-
-def _redacted(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {str(key): _redacted(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_redacted(value) for value in node]
-    return redact(node) if isinstance(node, str) else node
 
 
 def _line(error: BaseException) -> str:

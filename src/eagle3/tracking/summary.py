@@ -1,5 +1,6 @@
 """The figures of a run, gathered once for the report page, the terminal's table and W&B's summary."""
 
+import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from eagle3.config.differences import flat
 from eagle3.config.schema import Config
+from eagle3.tracking.cost import NAMESPACES, cost_figures
 from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, acceptance, read_json
 
 _RATES = {"extract": "extract/tokens_per_s", "train": "train/tokens_per_s"}
-
-_NAMESPACES = {"evaluate": "eval"}
-"""Where metrics are not named as their stage."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,9 @@ class Results:
             "target": target.get("name", cfg.target.name),
             "target_source": target.get("source"),
             "boundaries": ",".join(map(str, self.inputs.boundaries)),
+            "seed": cfg.seed,
+            "dataset": cfg.dataset.name,
+            "dataset_fingerprint": (self.inputs.provenance.get("dataset") or {}).get("fingerprint"),
         }
         counts = self.prepare.get("counts") or {}
         found |= {f"prepare/{name}": counts.get(name) for name in ("conversations", "kept")}
@@ -119,11 +122,12 @@ class Results:
         for stage in ("train", "evaluate"):
             found |= {name: value for name, value in self._summary(stage).items() if "/" in name}
         for timing in self.timings():
-            namespace = _NAMESPACES.get(timing.name, timing.name)
+            namespace = NAMESPACES.get(timing.name, timing.name)
             found[f"{namespace}/stage_seconds"] = None if timing.seconds is None else round(timing.seconds, 1)
             found[f"{namespace}/reused"] = timing.reused
             if timing.rate is not None:
                 found[f"{namespace}/tokens_per_s"] = round(timing.rate, 1)
+        found |= cost_figures(found, dict(flat(dataclasses.asdict(cfg))))
         return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
 
 

@@ -1,0 +1,98 @@
+"""Whether two drafters differ by more than chance: by their seeds, else by the conversations they were measured on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eagle3.comparison.runs import Sequences
+
+DRAWS = 2000
+"""Of the bootstrap; always the same ones, so that a table says the same each time."""
+_DRAWN_AT_A_TIME = 100
+_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+"""Student's t for 95%, two-sided, for 1, 2, ... degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One standard deviation, and of what."""
+
+    by_step: list[float]
+    accept_length: float
+    source: str
+    """seeds or bootstrap."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The difference of two accept lengths with its 95% interval."""
+
+    difference: float
+    low: float
+    high: float
+    source: str
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether no difference at all would be a surprise."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.3f} (95%: {self.low:+.3f} to {self.high:+.3f})"
+
+
+def accept_length(conditional: np.ndarray) -> np.ndarray:
+    """`[..., steps]` conditional acceptances to `[...]`: 1 + a0 + a0 a1 + ..."""
+    return 1 + np.cumprod(conditional, axis=-1).sum(-1)
+
+
+def seeds_spread(conditional: np.ndarray, steps: int) -> Spread:
+    """`[seeds, all steps]`, of at least two seeds; the accept length is that of `steps` drafted tokens."""
+    lengths = accept_length(conditional[:, :steps])
+    return Spread(conditional.std(0, ddof=1).tolist(), float(lengths.std(ddof=1)), f"{len(conditional)} seeds")
+
+
+def bootstrap_spread(sequences: Sequences, steps: int) -> Spread:
+    shares = _drawn([sequences], sequences.reached.shape[1])[0]
+    lengths = accept_length(shares[:, :steps])
+    count = f"bootstrap of {len(sequences.ids)} conversations"
+    return Spread(shares.std(0).tolist(), float(lengths.std()), count)
+
+
+def by_seeds(ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
+    """Welch's interval of the difference of means; at least two seeds on either side."""
+    a, b = np.asarray(ours), np.asarray(theirs)
+    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    difference, error = float(a.mean() - b.mean()), float(np.sqrt(va + vb))
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if error else 1.0
+    t = _T95[min(int(freedom), len(_T95)) - 1]
+    return Verdict(difference, difference - t * error, difference + t * error, f"{len(a)} and {len(b)} seeds")
+
+
+def by_sequences(ours: Sequences, theirs: Sequences, steps: int) -> Verdict:
+    """Paired bootstrap: both drafters on the same draws of the held-out sequences, whose ids must be the same."""
+    mine, other = (accept_length(shares) for shares in _drawn([ours, theirs], steps))
+    low, high = np.quantile(mine - other, [0.025, 0.975])
+    difference = _accept_length(ours, steps) - _accept_length(theirs, steps)
+    return Verdict(difference, float(low), float(high), f"bootstrap of {len(ours.ids)} conversations")
+
+
+def _accept_length(one: Sequences, steps: int) -> float:
+    return float(accept_length(_shares(one.accepted[:, :steps].sum(0), one.reached[:, :steps].sum(0))))
+
+
+def _drawn(several: list[Sequences], steps: int) -> list[np.ndarray]:
+    """Conditional acceptances `[DRAWS, steps]` of each, on sequences drawn with replacement."""
+    count = len(several[0].ids)
+    random = np.random.default_rng(0)
+    found: list[list[np.ndarray]] = [[] for _ in several]
+    for _ in range(DRAWS // _DRAWN_AT_A_TIME):
+        times = random.multinomial(count, np.full(count, 1 / count), _DRAWN_AT_A_TIME)
+        for one, parts in zip(several, found, strict=True):
+            parts.append(_shares(times @ one.accepted[:, :steps], times @ one.reached[:, :steps]))
+    return [np.concatenate(parts) for parts in found]
+
+
+def _shares(accepted: np.ndarray, reached: np.ndarray) -> np.ndarray:
+    return np.divide(accepted, reached, out=np.zeros(reached.shape), where=reached > 0)

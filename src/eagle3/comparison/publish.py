@@ -1,0 +1,64 @@
+"""A comparison written beside the runs it is of, and logged to W&B as a run of its own in their group."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from eagle3.comparison.noise import Verdict
+from eagle3.comparison.page import page
+from eagle3.comparison.plots import write_pngs
+from eagle3.comparison.render import csv_text, markdown, records
+from eagle3.comparison.table import Comparison, compare
+from eagle3.config import load_file
+from eagle3.config.provenance import provenance
+from eagle3.errors import DataError
+from eagle3.tracking.run import open_run
+
+FOLDER = "comparison"
+
+
+def write(comparison: Comparison, folder: Path) -> None:
+    """comparison.html, comparison.md, comparison.csv and the plots as PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending, text in ((".html", page), (".md", markdown), (".csv", csv_text)):
+        (folder / f"comparison{ending}").write_text(text(comparison), encoding="utf-8")
+    write_pngs(comparison, folder)
+
+
+def publish(sweep: Path, warn: Callable[[str], None] | None = None) -> Comparison | None:
+    """Compares a sweep's runs, writes it to sweep/comparison/, and logs it to W&B as the runs are logged.
+
+    W&B's run has the job type `compare` and the runs' group; its summary says `compare/best`, `.../best_accept_length`,
+    `.../exceeds_noise`, `.../runs`. None, and nothing written, where no run is finished.
+    """
+    try:
+        found = compare([sweep])
+    except DataError:
+        return None
+    folder = sweep / FOLDER
+    write(found, folder)
+    first = found.variants[0].runs[0].folder
+    cfg = load_file(first / "config.yaml")
+    group = cfg.tracking.group or cfg.name
+    cfg = dataclasses.replace(cfg, tracking=dataclasses.replace(cfg.tracking, group=group))
+    with open_run(cfg, sweep, {}, provenance(sys.argv), warn, job_type="compare") as tracked:
+        tracked.comparison(folder, records(found), summary(found))
+    return found
+
+
+def summary(found: Comparison) -> dict[str, str | int | float | bool]:
+    """The outcome as flat figures."""
+    told: dict[str, str | int | float | bool] = {
+        "compare/runs": sum(len(variant.runs) for variant in found.variants),
+        "compare/variants": len(found.variants),
+        "compare/left_out": len(found.notes),
+    }
+    if found.best is not None:
+        told["compare/best"] = found.best.label
+        told["compare/best_run"] = str(found.best.folders[0])
+        told["compare/best_accept_length"] = found.best.accept_length(found.steps) or 0.0
+        judged = [verdict for verdict in found.verdicts if isinstance(verdict, Verdict)]
+        if judged:
+            told["compare/exceeds_noise"] = min(judged, key=lambda verdict: verdict.difference).exceeds
+    return told
