@@ -1,12 +1,13 @@
 """How fast the target is served: decoding one stream and several, and prefill; with what NCCL was told and did.
 
-Prompts are random tokens, other ones each time, so that no cache answers. A figure is tokens over the wall time from the
-first request to the last reply: for decoding that holds the prefill of a short prompt.
+Prompts are random tokens, other ones each time, so that no cache answers. A figure is tokens over the wall time from
+the first request to the last reply: for decoding that holds the prefill of a short prompt.
 """
 
 import asyncio
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,10 +18,10 @@ import numpy as np
 import psutil
 
 from eagle3.config.schema import BenchConfig, Config
-from eagle3.errors import ServerError
+from eagle3.errors import ConfigError, ServerError
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
-from eagle3.server.flags import ServerCommand, server_command
+from eagle3.server.flags import RESERVED_TOKENS, ServerCommand, server_command
 from eagle3.server.launch import Server
 from eagle3.server.nccl import profile_env
 from eagle3.server.nccl_log import SUBSYSTEMS, NcclReport, not_followed, parse
@@ -50,8 +51,15 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     """Measures, and writes summary.json (medians, and each repeat) and nccl.json into `out`.
 
     Raises:
+        ConfigError: sequences longer than the target takes.
         ServerError: the server did not start, died, or has not the environment that it was given.
     """
+    longest = max(cfg.bench.prompt_tokens + cfg.bench.decode_tokens, cfg.bench.prefill_tokens) + RESERVED_TOKENS
+    if longest > target.context_length:
+        raise ConfigError(
+            f"bench: sequences of {longest - RESERVED_TOKENS} tokens are more than the target's context of "
+            f"{target.context_length} allows; lower bench.prefill_tokens, or prompt_tokens and decode_tokens"
+        )
     command, log, began = bench_command(cfg, target.path), logs / LOG, time.monotonic()
     env = profile_env(cfg.nccl.serving, "nccl.serving", cfg.nccl.extra)
     reporter.note(f"starting SGLang {command.sglang_version} with NCCL profile {cfg.nccl.serving.name}; log: {log}")
@@ -61,6 +69,7 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
         samples = asyncio.run(_measure(cfg, target, server, reporter))
     report = parse(server.tree.log.read_text(encoding="utf-8", errors="replace"))
     flags = not_followed(env, report)
+    flags += [f"{name}={value}: comes from the shell" for name, value in _inherited(env).items()]
     for text in (*_said(report), *flags):
         reporter.note(text)
     told = {"profile": cfg.nccl.serving.name, "environment": seen, "not_followed": flags}
@@ -69,6 +78,11 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     for name, values in samples.items():
         summary |= {name: median(values), f"{name}/smallest": min(values), f"{name}/largest": max(values)}
     _write(out / "summary.json", {**summary, "samples": samples})
+
+
+def _inherited(env: dict[str, str]) -> dict[str, str]:
+    """NCCL's settings that the server has beside the profile's, because this process has them."""
+    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and name not in env}
 
 
 def _environment_seen(server: Server, env: dict[str, str]) -> dict[str, str]:

@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 from eagle3.config import load_file
+from eagle3.config.validate import BENCH
 from eagle3.pipeline.artifacts import read_json
+from eagle3.pipeline.bench import check_bench, run_bench_experiment
 from eagle3.pipeline.experiment import check_start, run_experiment
 from eagle3.pipeline.main import main
 from eagle3.pipeline.sweep_table import JOB_RECORD
@@ -12,9 +14,13 @@ from eagle3.pipeline.sweep_table import JOB_RECORD
 
 def run(run_dir: Path) -> None:
     """The run of a folder that a sweep prepared."""
-    typed = load_file(run_dir / "config.yaml")
-    check_start(typed)
-    run_experiment(typed, run_dir, read_json(run_dir / JOB_RECORD)["choices"])
+    typed, choices = load_file(run_dir / "config.yaml"), read_json(run_dir / JOB_RECORD)["choices"]
+    if typed.until == BENCH:
+        check_bench(typed)
+        run_bench_experiment(typed, run_dir, choices)
+    else:
+        check_start(typed)
+        run_experiment(typed, run_dir, choices)
 
 
 if __name__ == "__main__":

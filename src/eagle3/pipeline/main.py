@@ -19,6 +19,7 @@ from eagle3.config.explain import choices, explain
 from eagle3.config.load import plain
 from eagle3.config.provenance import provenance
 from eagle3.config.secrets import check_secrets
+from eagle3.config.validate import BENCH
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
 from eagle3.pipeline.replay import Replay, replay_hint
 from eagle3.pipeline.sweep import end_sweep
@@ -106,18 +107,23 @@ def run_job(cfg: DictConfig) -> None:
         if replay is not None:
             replay.compare(provenance(sys.argv), plain(cfg))
         if typed.mode == "plan":
+            from eagle3.pipeline.bench import print_bench_plan
             from eagle3.pipeline.plan import print_plan
 
-            print_plan(typed)
+            (print_bench_plan if typed.until == BENCH else print_plan)(typed)
         elif record is not None:
             run_sweep_job(cfg, typed, run_dir, record, chosen)
         else:
             from eagle3.config.snapshot import write_snapshot
+            from eagle3.pipeline.bench import check_bench, run_bench_experiment
             from eagle3.pipeline.experiment import check_start, run_experiment
 
-            check_start(typed)
+            (check_bench if typed.until == BENCH else check_start)(typed)
             write_snapshot(run_dir, cfg, chosen, overrides)
-            run_experiment(typed, run_dir, chosen, replay)
+            if typed.until == BENCH:
+                run_bench_experiment(typed, run_dir, chosen)
+            else:
+                run_experiment(typed, run_dir, chosen, replay)
     except (Eagle3Error, OmegaConfBaseException) as error:
         # Hydra would put a line of its own before the message.
         if record is None or cfg.get("mode") != "run":

@@ -5,6 +5,7 @@ or how often it is saved, are left out on purpose: changing one must not throw a
 """
 
 import dataclasses
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ from typing import Any
 from eagle3.config import PROJECT, Config
 from eagle3.config.load import from_root
 from eagle3.config.provenance import file_sha256
-from eagle3.config.validate import STAGES, boundaries_of
+from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.limits import context_flag
 from eagle3.errors import ConfigError
+from eagle3.evaluation.sets import HELD_OUT, prompt_file
 from eagle3.pipeline.artifacts import Artifact, fingerprint
 from eagle3.pipeline.imported import imported, is_imported
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
-REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 2}
+REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 2, "bench": 1}
 """Raised when a stage's output changes meaning, so that older artifacts are not reused."""
 
 SCHEDULING_FLAGS = {
@@ -79,6 +81,7 @@ def find_inputs(cfg: Config) -> None:
         ("dataset.path", cfg.dataset, "path"),
         ("target.path", cfg.target, "path"),
         ("target.chat_template", cfg.target, "chat_template"),
+        ("evaluate.drafter", cfg.evaluate, "drafter"),
     ):
         given = getattr(holder, field)
         if given is None:
@@ -89,7 +92,8 @@ def find_inputs(cfg: Config) -> None:
                 setattr(holder, field, str(found.resolve()))
                 break
         else:
-            if field == "chat_template" or given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json")):
+            plainly = given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json"))
+            if field in ("chat_template", "drafter") or plainly:
                 looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), PROJECT))))
                 raise ConfigError(f"{key}: {given} is not there (looked in {looked}); give a path that exists")
 
@@ -161,6 +165,32 @@ def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[st
     }
 
 
+def _evaluate_inputs(cfg: Config, trained: str, prepared: str, target: TargetInfo) -> dict[str, Any]:
+    wanted = cfg.evaluate
+    inputs: dict[str, Any] = {"revision": REVISION["evaluate"], "train": trained}
+    if wanted.drafter is not None:
+        files = sorted(p for p in Path(wanted.drafter).iterdir() if p.suffix in (".json", ".safetensors"))
+        inputs["train"] = {"drafter": file_sha256(files), "target": target.fingerprint}
+    if wanted.kind == "simulated":
+        return inputs | {"evaluate": {"kind": wanted.kind, "untrained": wanted.untrained}}
+    names = ("kind", "untrained", "limit", "max_new_tokens", "drafts")
+    if wanted.kind == "served":
+        names = (*names[:1], *names[2:], "concurrency", "temperatures", "rounds", "beside")
+        inputs["server"] = {
+            "sglang": installed(cfg.server.python).version,
+            "tp": cfg.server.tp,
+            "dtype": cfg.server.dtype,
+            "env": cfg.server.env,
+            "flags": {**cfg.server.flags.common, **cfg.server.flags.serving},
+            "nccl": cfg.nccl.serving.env,
+            "machine": socket.gethostname(),
+        }
+    asked = {name: value for name, value in dataclasses.asdict(wanted).items() if name in names}
+    files = [prompt_file(name) for name in wanted.prompts if name != HELD_OUT]
+    sets = {"names": wanted.prompts, "content": file_sha256(files) if files else None}
+    return inputs | {"prepare": prepared, "evaluate": asked, "prompts": sets}
+
+
 def _folder_of(boundaries: list[int]) -> str:
     return "b" + ".".join(map(str, boundaries))
 
@@ -203,15 +233,33 @@ def stages_of(cfg: Config, target: TargetInfo) -> Stages:
     # Not the folder's name: a superset and the exact choice give the same states, so the same drafter.
     train_inputs = _train_inputs(cfg, fingerprint(extract_inputs), boundaries)
     train = Artifact("train", root / "train" / fingerprint(train_inputs), train_inputs)
-    evaluate_inputs = {
-        "revision": REVISION["evaluate"],
-        "train": train.folder.name,
-        "evaluate": dataclasses.asdict(cfg.evaluate),
-    }
+    evaluate_inputs = _evaluate_inputs(cfg, train.folder.name, prepare.folder.name, target)
     evaluate = Artifact("evaluate", root / "evaluate" / fingerprint(evaluate_inputs), evaluate_inputs)
     return Stages(target, boundaries, capture, prepare, extract, train, evaluate)
 
 
 def wanted_artifacts(cfg: Config, target: TargetInfo) -> list[Artifact]:
     """The artifacts that a run with this `until` makes or reuses, in order."""
-    return stages_of(cfg, target).in_order()[: STAGES.index(cfg.until) + 1]
+    if cfg.until == BENCH:
+        return [bench_artifact(cfg, target)]
+    ordered = stages_of(cfg, target).in_order()[: STAGES.index(cfg.until) + 1]
+    if cfg.evaluate.drafter is None:
+        return ordered
+    simulated = cfg.evaluate.kind == "simulated"  # which alone reads hidden states that were dumped
+    left_out = {"train"} if simulated else {"train", "extract"}
+    return [artifact for artifact in ordered if artifact.stage not in left_out]
+
+
+def bench_artifact(cfg: Config, target: TargetInfo) -> Artifact:
+    """A measurement of the served target: of these flags and NCCL settings, on this machine, in this round."""
+    inputs = {
+        "revision": REVISION["bench"],
+        "target": target.fingerprint,
+        "sglang": installed(cfg.server.python).version,
+        "server": {"device": cfg.server.device, "tp": cfg.server.tp, "dtype": cfg.server.dtype, "env": cfg.server.env},
+        "flags": {**cfg.server.flags.common, **cfg.server.flags.serving},
+        "nccl": cfg.nccl.serving.env,
+        "bench": dataclasses.asdict(cfg.bench),
+        "machine": socket.gethostname(),
+    }
+    return Artifact("bench", artifacts_root(cfg) / "bench" / fingerprint(inputs), inputs)

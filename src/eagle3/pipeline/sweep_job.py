@@ -127,4 +127,4 @@ def _cause(code: int, tail: str) -> str:
     if at is not None:
         return "\n".join(lines[at:]).removeprefix("error: ")
     how = f"{signal.Signals(-code).name} ended it" if code < 0 else f"it ended with exit code {code}"
-    return "\n".join([how, *lines[-10:]])
+    return "\n".join([f"{how}: {lines[-1].strip()}" if lines else how, *lines[-10:]])

@@ -21,10 +21,10 @@ REPEATS = ("seed", "bench.round")
 """Overrides that repeat a measurement: jobs that differ only in these are one choice, and tell its spread."""
 FIGURES = {
     "eval/accept_length": "accept length",
-    "bench/decode_1": "decode 1, tokens/s",
-    "bench/decode_4": "decode 4, tokens/s",
-    "bench/decode_16": "decode 16, tokens/s",
-    "bench/prefill": "prefill, tokens/s",
+    "bench/decode_1": "serving: decode 1, tokens/s",
+    "bench/decode_4": "serving: decode 4, tokens/s",
+    "bench/decode_16": "serving: decode 16, tokens/s",
+    "bench/prefill": "extraction: prefill, tokens/s",
 }
 """Figures of report/summary.json by which choices are ranked; more is better."""
 
@@ -43,6 +43,8 @@ class Record:
     choices: dict[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     """Those of FIGURES that the run has."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the figures should know: settings that NCCL did not follow."""
 
     def write(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,7 @@ class Record:
         self.status, self.seconds, self.failure = status, round(seconds, 1), failure
         summary = read_json(run_dir / "report" / "summary.json") if status == "done" else {}
         self.figures = {name: float(summary[name]) for name in FIGURES if name in summary}
+        self.notes = read_json(run_dir / "report" / "nccl.json").get("not_followed", [])
         self.write(run_dir)
 
 
@@ -142,6 +145,7 @@ def _tables(folder: Path, records: list[Record], *, boxed: bool) -> RenderableTy
         rows = ranked(choices, figure)
         if len(rows) > 1:
             parts += ["", _ranking(title, figure, rows, boxed)]
+    parts += [Text(f"job {record.number}: {note}") for record in records for note in record.notes]
     for record in records:
         if record.failure is not None:
             parts += ["", Text(f"job {record.number} failed: {record.failure}\nlog: {record.log}")]

@@ -1,0 +1,114 @@
+"""`until=bench`: measures the served target under its NCCL profile; needs no data and no drafter."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from eagle3.config import Config
+from eagle3.config.provenance import provenance
+from eagle3.errors import ConfigError
+from eagle3.evaluation.bench import bench_command, run_bench
+from eagle3.metrics import JsonlReporter
+from eagle3.pipeline.artifacts import Artifact, locked, read_json
+from eagle3.pipeline.stages import bench_artifact
+from eagle3.target.info import TargetInfo
+from eagle3.target.resolve import cache_folder, resolve_target
+from eagle3.tracking.console import ConsoleReporter, FanOut
+from eagle3.tracking.run import TrackedRun, open_run, require_login
+
+
+def check_bench(cfg: Config) -> None:
+    """What can be known to fail before a server starts.
+
+    Raises:
+        ConfigError: no W&B login, no GPU, a flag that SGLang does not have, a setting that NCCL can't take.
+    """
+    require_login(cfg.tracking)
+    bench_command(cfg, cfg.target.path)
+    if cfg.server.device == "cuda":
+        import torch
+
+        if (there := torch.cuda.device_count()) < cfg.server.tp:
+            raise ConfigError(f"server.tp: {cfg.server.tp}, and torch finds {there} GPUs here; or choose server=cpu")
+
+
+def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:
+    """The measurement, or the one that is there: of the same target, flags, profile and round.
+
+    Raises:
+        Eagle3Error: the server did not start, died, or has not the environment that it was given.
+    """
+    made = provenance(sys.argv)
+    (run_dir / "logs").mkdir(exist_ok=True)
+    console = ConsoleReporter()
+    try:
+        with open_run(cfg, run_dir, choices, made, warn=console.note) as tracked:
+            target = resolve_target(cfg.target, cache_folder(cfg.paths.cache), console)
+            artifact = bench_artifact(cfg, target)
+            made |= {
+                "target": {"name": target.name, "source": target.source, "fingerprint": target.fingerprint},
+                "artifacts": {artifact.stage: str(artifact.folder)},
+            }
+            _write(run_dir / "provenance.json", made)
+            tracked.config({"provenance": made})
+            artifact.prepare()
+            with locked(artifact.folder, console):
+                if artifact.done:
+                    console.reused(artifact.stage, str(artifact.folder))
+                else:
+                    _make(cfg, target, artifact, run_dir, console, tracked)
+            _report(cfg, artifact, run_dir, tracked)
+        console.close()
+        console.console.print(_table(cfg, artifact))
+    finally:
+        console.close()
+
+
+def print_bench_plan(cfg: Config) -> None:
+    """What would be started; starts nothing."""
+    print(f"plan of {cfg.name}: nothing is started\n\nbench\n  server    {bench_command(cfg, cfg.target.path).shown()}")
+    rounds = f"{cfg.bench.repeats} times in turn, after a warm-up"
+    print(f"  measures  decoding of {cfg.bench.concurrency} streams, and prefill, {rounds}\n")
+
+
+def _make(
+    cfg: Config, target: TargetInfo, artifact: Artifact, run_dir: Path, console: ConsoleReporter, tracked: TrackedRun
+) -> None:
+    own = JsonlReporter(artifact.folder / "metrics.jsonl")
+    try:
+        with console.stage(artifact.stage):
+            run_bench(cfg, target, artifact.folder, FanOut(console, own, tracked), run_dir / "logs")
+    finally:
+        own.close()
+    artifact.finish()
+
+
+def _report(cfg: Config, artifact: Artifact, run_dir: Path, tracked: TrackedRun) -> None:
+    """report/summary.json with the figures and nccl.json with what NCCL did; W&B's summary; DONE."""
+    folder = run_dir / "report"
+    folder.mkdir(exist_ok=True)
+    figures = {name: value for name, value in read_json(artifact.folder / "summary.json").items() if name != "samples"}
+    figures |= {"experiment": cfg.name, "target": cfg.target.name, "bench/time": round(time.time())}
+    _write(folder / "summary.json", figures)
+    _write(folder / "nccl.json", read_json(artifact.folder / "nccl.json"))
+    tracked.summary(figures)
+    (run_dir / "DONE").touch()
+
+
+def _table(cfg: Config, artifact: Artifact) -> Table:
+    found = read_json(artifact.folder / "summary.json")
+    table = Table(title=f"{cfg.target.name}, NCCL profile {cfg.nccl.serving.name}", title_justify="left")
+    for head in ("tokens/s", "median", "smallest", "largest"):
+        table.add_column(head, justify="left" if head == "tokens/s" else "right")
+    for name, values in found["samples"].items():
+        figures = (found[name], min(values), max(values))
+        table.add_row(name.removeprefix("bench/").replace("_", " "), *(f"{value:,.1f}" for value in figures))
+    return table
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
