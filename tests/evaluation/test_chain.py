@@ -1,7 +1,5 @@
 """Chains of real drafts against the target's own answers, and against the simulation, position by position."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from tests.evaluation.tiny_pair import STEPS, Pair, make_pair, read, with_top

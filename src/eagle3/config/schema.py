@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
+from eagle3.config.evaluating import DraftSetting as DraftSetting
+from eagle3.config.evaluating import EvaluateConfig as EvaluateConfig
 from eagle3.config.serving import BenchConfig as BenchConfig
 from eagle3.config.serving import NcclConfig as NcclConfig
 from eagle3.config.serving import NcclProfile as NcclProfile
@@ -165,13 +167,6 @@ class TrainerConfig:
     checkpoint_every: int = 500
     """Optimiser steps between checkpoints; one is also written at each epoch's end and on Ctrl-C."""
     log_every: int = 10
-
-
-@dataclass
-class EvaluateConfig:
-    kind: str = "simulated"
-    untrained: bool = True
-    """Also measure the drafter before training, to show what training gave."""
 
 
 @dataclass

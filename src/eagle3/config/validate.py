@@ -183,6 +183,30 @@ def _check_bench(cfg: Config) -> None:
         raise ConfigError(f"bench.concurrency: {cfg.bench.concurrency}; give numbers of requests, e.g. [1, 4, 16]")
 
 
+def _check_evaluate(cfg: Config) -> None:
+    wanted = cfg.evaluate
+    _one_of("evaluate.kind", wanted.kind, ("simulated", "chain", "served"))
+    for name in ("limit", "max_new_tokens", "rounds"):
+        _at_least(f"evaluate.{name}", getattr(wanted, name), 1)
+    for name in ("prompts", "drafts", "concurrency", "temperatures"):
+        if not getattr(wanted, name):
+            raise ConfigError(f"evaluate.{name}: empty; give at least one, or leave the key out")
+    for number, draft in enumerate(wanted.drafts):
+        key = f"evaluate.drafts[{number}]"
+        for name in ("steps", "topk"):
+            _at_least(f"{key}.{name}", getattr(draft, name), 1)
+        if draft.topk == 1 and draft.tokens != draft.steps + 1:
+            raise ConfigError(f"{key}.tokens: {draft.tokens}; a chain (topk 1) of {draft.steps} has {draft.steps + 1}")
+        most = 1 + draft.topk + (draft.steps - 1) * draft.topk**2
+        if not 2 <= draft.tokens <= most:
+            raise ConfigError(f"{key}.tokens: {draft.tokens}; steps={draft.steps}, topk={draft.topk} draft 2 to {most}")
+    if wanted.kind == "served" and cfg.server.device == "cpu":
+        raise ConfigError(
+            "evaluate.kind: served, with server.device=cpu; SGLang speculates on GPUs only. "
+            "Choose evaluate=chain, which measures the same acceptance without a server"
+        )
+
+
 def validate(cfg: Config) -> None:
     """Checks every rule that needs no model at hand.
 
@@ -191,7 +215,7 @@ def validate(cfg: Config) -> None:
     """
     _one_of("mode", cfg.mode, ("run", "plan"))
     _one_of("until", cfg.until, (*STAGES, BENCH))
-    _one_of("evaluate.kind", cfg.evaluate.kind, ("simulated",))
+    _check_evaluate(cfg)
     _one_of("tracking.mode", cfg.tracking.mode, ("offline", "online", "disabled"))
     _check_finite("", dataclasses.asdict(cfg))
     for key, path in (("artifacts", cfg.paths.artifacts), ("runs", cfg.paths.runs), ("cache", cfg.paths.cache)):

@@ -25,11 +25,13 @@ def _main(arguments: list[str]) -> None:
     from eagle3.training.job import Job
 
     job = Job.load(Path(arguments[0]))
+    from eagle3.evaluation.chain_run import evaluate_chain
     from eagle3.evaluation.run import evaluate
     from eagle3.training.machine import Machine
 
+    measure = evaluate_chain if job.config.evaluate.kind == "chain" else evaluate
     try:
-        evaluate(job, Machine.of(job.config.trainer, devices=1), JsonlReporter(job.out / "metrics.jsonl"))
+        measure(job, Machine.of(job.config.trainer, devices=1), JsonlReporter(job.out / "metrics.jsonl"))
     except OSError as error:
         raise Eagle3Error(f"{job.out}: {error}. Make room or fix the folder, and run it again.") from error
 

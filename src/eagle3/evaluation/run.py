@@ -11,12 +11,10 @@ from eagle3.data.packing import in_order
 from eagle3.data.shards import HiddenStates
 from eagle3.data.targets import fill_target_top
 from eagle3.drafter.batch import Batch
-from eagle3.drafter.check import check_drafter
-from eagle3.drafter.load import LoadedDrafter, load_drafter
 from eagle3.drafter.plan import Plan
 from eagle3.drafter.shape import DrafterShape
-from eagle3.errors import ConfigError, Eagle3Error
 from eagle3.evaluation.by_sequence import BySequence
+from eagle3.evaluation.open import open_drafter
 from eagle3.evaluation.simulate import Contender, Setting, simulate
 from eagle3.metrics import Reporter
 from eagle3.training.acceptance import Figures, Totals
@@ -35,7 +33,7 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
     """
     begin = time.perf_counter()
     machine.settle(job.config.seed)
-    loaded = open_drafter(job)
+    loaded = open_drafter(job, job.boundaries)
     states = HiddenStates(job.dataset)
     dataset = SequenceDataset(states, Split.of(states, job.prompts).held_out, job.boundaries)
     frozen = Frozen.load(job.target, loaded.draft_ids).to(machine.device)
@@ -45,7 +43,7 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
     embedding = None if loaded.embedding is None else loaded.embedding.to(machine.device)
     cfg = job.config
     contenders = {TRAINED: Contender(loaded.drafter.to(machine.device), embedding)}
-    if cfg.evaluate.untrained:
+    if cfg.evaluate.untrained and cfg.evaluate.drafter is None:
         untrained = initial_drafter(DrafterShape.build(cfg.drafter, job.target, len(job.boundaries)), frozen, cfg.seed)
         contenders[UNTRAINED] = Contender(untrained.to(machine.device))
     batches = in_order(dataset.lengths, cfg.trainer.tokens_per_batch)
@@ -82,19 +80,3 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
 def metrics_of(figures: Figures, stage: str) -> dict[str, float]:
     """`Figures.metrics`, and `<stage>/accepts_j`: the chance that exactly j drafted tokens are accepted."""
     return figures.metrics(stage) | {f"{stage}/accepts_{j}": p for j, p in enumerate(figures.histogram())}
-
-
-def open_drafter(job: Job) -> LoadedDrafter:
-    """The trained drafter, read as strictly as SGLang should."""
-    if job.drafter is None:
-        raise ConfigError("The job names no drafter to evaluate.")
-    problems = check_drafter(job.drafter, job.target)
-    if problems:
-        raise Eagle3Error(f"{job.drafter}: {'; '.join(problems)}. Train again, or export the checkpoint again.")
-    loaded = load_drafter(job.drafter)
-    if loaded.boundaries != job.boundaries:
-        raise Eagle3Error(
-            f"{job.drafter} was trained on boundaries {loaded.boundaries}, and is to be evaluated on "
-            f"{job.boundaries}: acceptance would mean nothing. Set layers.boundaries={loaded.boundaries}."
-        )
-    return loaded

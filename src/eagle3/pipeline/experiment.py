@@ -258,7 +258,14 @@ class _Run:
         self._child(training_module(trainer), artifact)
 
     def _evaluate(self, artifact: Artifact) -> None:
-        self._child("eagle3.evaluation.main", artifact, drafter=str(self.stages.train.folder / "drafter"))
+        drafter = self.cfg.evaluate.drafter or str(self.stages.train.folder / "drafter")
+        if self.cfg.evaluate.kind != "served":
+            return self._child("eagle3.evaluation.main", artifact, drafter=drafter)
+        from eagle3.evaluation.served import run_served
+
+        prompts, logs = self.stages.prepare.folder, self.run_dir / "logs"
+        with self._reporting(artifact) as reporter:
+            run_served(self.cfg, self.stages.target, Path(drafter), prompts, artifact.folder, reporter, logs)
 
     def report(self, made: dict[str, Any]) -> None:
         """Report, drafter folder, W&B's summary and files, DONE, and the table that ends the run."""

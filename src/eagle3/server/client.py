@@ -117,10 +117,14 @@ class Client:
         return [float("nan") if entry[0] is None else float(entry[0]) for entry in entries[1:]]
 
     async def complete(
-        self, input_ids: Sequence[int], max_new_tokens: int, stop_token_ids: Sequence[int] | None = None
+        self,
+        input_ids: Sequence[int],
+        max_new_tokens: int,
+        stop_token_ids: Sequence[int] | None = None,
+        temperature: float = 0.0,
     ) -> Completion:
-        """The greedy continuation, up to the model's end token or one of `stop_token_ids`."""
-        sampling: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": 0.0}
+        """The continuation, greedy at temperature 0, up to the model's end token or one of `stop_token_ids`."""
+        sampling: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         if stop_token_ids:
             sampling["stop_token_ids"] = list(stop_token_ids)
         async with self._slots:
@@ -130,6 +134,19 @@ class Client:
         meta = reply["meta_info"]
         reason = meta["finish_reason"]
         return Completion(reply["output_ids"], reason["type"] if isinstance(reason, dict) else str(reason), meta)
+
+    async def next_logprobs(self, input_ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        """Natural log-probability of each of `tokens` as the next one."""
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+            "return_logprob": True,
+            "token_ids_logprob": list(tokens),
+        }
+        async with self._slots:
+            reply = await self._call("POST", "/generate", body, _BROKEN)
+        found = {int(entry[1]): float(entry[0]) for entry in reply["meta_info"]["output_token_ids_logprobs"][0]}
+        return [found[token] for token in tokens]
 
     async def continuation(self, input_ids: Sequence[int], count: int) -> tuple[list[int], list[float]]:
         """Exactly `count` greedy tokens, past the model's end token too, and the log-probability of each."""

@@ -24,6 +24,7 @@ from eagle3.server.required import ALLOW_UNTESTED, launch_module, refuse, requir
 Role = Literal["extraction", "serving"]
 PATH = "PYTHONPATH"
 DUMP_FOLDER = "SGLANG_HS_DUMP_DIR"
+CAPTURE_FOLDER = "SGLANG_CAPTURE_REPORT_DIR"
 _SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 HIDDEN = "***"
 RESERVED_TOKENS = 7
@@ -95,6 +96,7 @@ def server_command(
     *,
     dump: Path | None = None,
     extra: Mapping[str, Any] | None = None,
+    capture: Path | None = None,
 ) -> ServerCommand:
     """Command and environment of the server for a role. Starts nothing and imports neither torch nor SGLang.
 
@@ -102,6 +104,7 @@ def server_command(
         model: local folder of the target (or its hub id, for a plan).
         dump: the dataset's `work/` folder; required for extraction.
         extra: flags of the caller, e.g. speculation with a drafter; they win over `server.flags`.
+        capture: folder in which a serving server reports the boundaries that it captures for a drafter.
 
     Raises:
         ConfigError: a flag is unknown to the installed SGLang, or overrides what a correct dump needs; for extraction,
@@ -133,7 +136,7 @@ def server_command(
     return ServerCommand(
         role,
         tuple(argv),
-        MappingProxyType(_environment(cfg, role, dump, sglang)),
+        MappingProxyType(_environment(cfg, role, dump, capture, sglang)),
         cfg.server.host,
         cfg.server.port,
         sglang.version,
@@ -198,7 +201,9 @@ def _words(name: str, value: Any) -> list[str]:
     return [flag, str(value)]
 
 
-def _environment(cfg: Config, role: Role, dump: Path | None, sglang: Installed) -> dict[str, str]:
+def _environment(
+    cfg: Config, role: Role, dump: Path | None, capture: Path | None, sglang: Installed
+) -> dict[str, str]:
     nccl = profile_env(getattr(cfg.nccl, role), f"nccl.{role}", cfg.nccl.extra)
     ours: dict[str, str] = {
         "HF_HUB_OFFLINE": "1",  # the target is local by now; some loaders wait long for a network otherwise
@@ -214,12 +219,15 @@ def _environment(cfg: Config, role: Role, dump: Path | None, sglang: Installed) 
         folders.append(patch_folder("hs_dump"))
         ours[DUMP_FOLDER] = str(dump) if dump is not None else "<dataset>/work"
         ours |= require_version(sglang, cfg.server.allow_untested)
+    if capture is not None:
+        folders.append(patch_folder("capture_report"))
+        ours[CAPTURE_FOLDER] = str(capture)
     if folders:
         ours[PATH] = os.pathsep.join(map(str, folders))
     for name, value in cfg.server.env.items():
         if name in nccl and nccl[name] != value:
             raise ConfigError(f"server.env.{name}: nccl.{role} sets it too, to {nccl[name]!r}; keep one of them")
-        if name in (DUMP_FOLDER, ALLOW_UNTESTED, "SGLANG_USE_CPU_ENGINE"):
+        if name in (DUMP_FOLDER, CAPTURE_FOLDER, ALLOW_UNTESTED, "SGLANG_USE_CPU_ENGINE"):
             raise ConfigError(f"server.env.{name}: is set by eagle3; remove the key")
         ours[name] = os.pathsep.join((ours[PATH], value)) if name == PATH and folders else str(value)
     return {**ours, **nccl}

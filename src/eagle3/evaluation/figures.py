@@ -1,0 +1,157 @@
+"""Figures of recorded loads: acceptance, tokens/s, latencies, and the speed-up over no speculation with its spread."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from eagle3.errors import DataError
+from eagle3.evaluation.load import Load, Reply
+
+NONE = "none"
+"""The server without speculation."""
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A server under one temperature and concurrency, over all rounds."""
+
+    server: str
+    temperature: float
+    concurrency: int
+    rate: float
+    """tokens/s, the median over rounds."""
+    rates: list[float]
+    latency_s: dict[int, float]
+    """Percentile to seconds of a whole answer."""
+    token_s: dict[int, float]
+    """Percentile to seconds of a token: an answer's time over its length."""
+    accept_length: float
+    """Tokens that a pass of the target yields; 1 without speculation."""
+    conditional: list[float]
+    """Share of draft k accepted where all earlier ones were."""
+    by_position: list[float]
+    """Share of draft k accepted in all passes."""
+    by_set: dict[str, float]
+    """Accept length on each prompt set."""
+    speed_up: float
+    """Tokens/s over those without speculation in the same round, the median over rounds."""
+    speed_ups: list[float]
+
+    @property
+    def break_even(self) -> float:
+        """The accept length at which this setting would gain nothing: passes cost what they cost."""
+        return self.accept_length / self.speed_up
+
+    def metrics(self) -> dict[str, float]:
+        """`<server>/t<temperature>/c<concurrency>/...`."""
+        stage = f"{self.server}/t{self.temperature:g}/c{self.concurrency}"
+        found: dict[str, float] = {f"{stage}/tokens_per_s": self.rate}
+        found |= {f"{stage}/latency_p{p}_s": value for p, value in self.latency_s.items()}
+        found |= {f"{stage}/token_p{p}_ms": value * 1e3 for p, value in self.token_s.items()}
+        if self.server == NONE:
+            return found
+        found |= {f"{stage}/accept_length": self.accept_length, f"{stage}/break_even": self.break_even}
+        found |= {f"{stage}/cond_acc_step_{k}": share for k, share in enumerate(self.conditional)}
+        found |= {f"{stage}/position_acc_{k}": share for k, share in enumerate(self.by_position)}
+        low, high = min(self.speed_ups), max(self.speed_ups)
+        return found | {f"{stage}/speed_up": self.speed_up, f"{stage}/speed_up_min": low, f"{stage}/speed_up_max": high}
+
+
+def cells_of(loads: Iterable[Load]) -> list[Cell]:
+    """One for each server, temperature and concurrency, in the order in which they came.
+
+    Raises DataError where a round lacks its measurement without speculation.
+    """
+    groups: dict[tuple[str, float, int], list[Load]] = {}
+    for load in loads:
+        groups.setdefault((load.server, load.temperature, load.concurrency), []).append(load)
+    return [_cell(*key, group, groups.get((NONE, *key[1:]), [])) for key, group in groups.items()]
+
+
+def _cell(server: str, temperature: float, concurrency: int, loads: list[Load], without: list[Load]) -> Cell:
+    base = {load.round: load.rate for load in without}
+    lacking = [load.round for load in loads if load.round not in base]
+    if lacking:
+        raise DataError(f"rounds {lacking} of {server} were not measured without speculation")
+    replies = [reply for load in loads for reply in load.replies]
+    rates = [load.rate for load in loads]
+    speed_ups = [load.rate / base[load.round] for load in loads]
+    reached, accepted, passes = _sums(replies)
+    return Cell(
+        server=server,
+        temperature=temperature,
+        concurrency=concurrency,
+        rate=median(rates),
+        rates=rates,
+        latency_s=_percentiles([reply.seconds for reply in replies]),
+        token_s=_percentiles([reply.seconds / max(len(reply.output_ids), 1) for reply in replies]),
+        accept_length=accept_length(replies),
+        conditional=[a / r if r else 0.0 for a, r in zip(accepted, reached, strict=True)],
+        by_position=[a / passes if passes else 0.0 for a in accepted],
+        by_set={name: accept_length([r for r in replies if r.set == name]) for name in _sets(replies)},
+        speed_up=median(speed_ups),
+        speed_ups=speed_ups,
+    )
+
+
+def accept_length(replies: Sequence[Reply]) -> float:
+    """1 + accepted drafts a pass, over all passes; of servers that count no drafts, answer tokens a pass."""
+    _, accepted, passes = _sums(replies)
+    if passes:
+        return 1 + sum(accepted) / passes
+    passes = sum(reply.passes for reply in replies)
+    # The first token of an answer is the prompt's own pass.
+    return sum(len(reply.output_ids) - 1 for reply in replies) / passes if passes else 1.0
+
+
+def _sums(replies: Sequence[Reply]) -> tuple[list[int], list[int], int]:
+    """(passes whose drafts before k were all accepted, and those where k was too, by k; passes)."""
+    longest = max((len(reply.histogram) for reply in replies), default=0)
+    total = [sum(r.histogram[j] for r in replies if j < len(r.histogram)) for j in range(longest)]
+    at_least = [sum(total[j:]) for j in range(longest)]
+    return at_least[:-1], at_least[1:], sum(total)
+
+
+def _percentiles(values: list[float]) -> dict[int, float]:
+    return {p: float(np.percentile(values, p)) for p in PERCENTILES}
+
+
+def _sets(replies: Sequence[Reply]) -> list[str]:
+    return list(dict.fromkeys(reply.set for reply in replies))
+
+
+def best_of(cells: Sequence[Cell], temperature: float, concurrency: int) -> Cell:
+    """The setting with the largest speed-up."""
+    there = [c for c in cells if c.server != NONE and (c.temperature, c.concurrency) == (temperature, concurrency)]
+    return max(there, key=lambda cell: cell.speed_up)
+
+
+def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:
+    """`eval/...`: the best setting under the first temperature and concurrency; `eval/served/...`: every cell."""
+    first = cells[0]
+    best = best_of(cells, first.temperature, first.concurrency)
+    without = next(c for c in cells if (c.server, c.temperature, c.concurrency) == (NONE, *_at(best)))
+    found: dict[str, Any] = {
+        "eval/kind": "served",
+        "eval/best": best.server,
+        "eval/speed_up": best.speed_up,
+        "eval/speed_up_min": min(best.speed_ups),
+        "eval/speed_up_max": max(best.speed_ups),
+        "eval/accept_length": best.accept_length,
+        "eval/break_even": best.break_even,
+        "eval/tokens_per_s": best.rate,
+        "eval/tokens_per_s_without": without.rate,
+    }
+    found |= {f"eval/cond_acc_step_{k}": share for k, share in enumerate(best.conditional)}
+    found |= {f"eval/{name}/accept_length": length for name, length in best.by_set.items()}
+    for cell in cells:
+        found |= {f"eval/served/{name}": value for name, value in cell.metrics().items()}
+    return found
+
+
+def _at(cell: Cell) -> tuple[float, int]:
+    return cell.temperature, cell.concurrency

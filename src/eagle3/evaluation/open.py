@@ -1,0 +1,44 @@
+"""The drafter that a job names, read as strictly as a server should."""
+
+from pathlib import Path
+
+from eagle3.drafter.check import check_drafter
+from eagle3.drafter.folder import read_drafter
+from eagle3.drafter.load import LoadedDrafter, load_drafter
+from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.server.arguments import installed
+from eagle3.target.info import TargetInfo
+from eagle3.training.job import Job
+
+
+def open_drafter(job: Job, boundaries: list[int] | None = None) -> LoadedDrafter:
+    """Ours or of others.
+
+    Args:
+        boundaries: of the states that it will be given; None where they are made for it.
+
+    Raises:
+        Eagle3Error: it is faulty, or was trained on other boundaries.
+    """
+    if job.drafter is None:
+        raise ConfigError("The job names no drafter to evaluate.")
+    loaded = checked(job.drafter, job.target, job.config.server.python)
+    if boundaries is not None and loaded.boundaries != boundaries:
+        raise Eagle3Error(
+            f"{job.drafter} was trained on boundaries {loaded.boundaries}, and is to be evaluated on "
+            f"{boundaries}: acceptance would mean nothing. Set layers.boundaries={loaded.boundaries}."
+        )
+    return loaded
+
+
+def checked(folder: Path, target: TargetInfo, python: str | None) -> LoadedDrafter:
+    """A drafter's folder without a fault. Raises Eagle3Error naming those there are.
+
+    Args:
+        python: interpreter of the SGLang by which the capture ids of others are read; null is this one.
+    """
+    version = None if read_drafter(folder).own else installed(python).version
+    problems = check_drafter(folder, target, sglang_version=version)
+    if problems:
+        raise Eagle3Error(f"{folder}: {'; '.join(problems)}. Train again, or export the checkpoint again.")
+    return load_drafter(folder, target, version)

@@ -1,0 +1,92 @@
+"""The served figures as a page: first whether it is worth it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from eagle3.evaluation.figures import NONE, Cell, best_of
+from eagle3.evaluation.sameness import TIE_NATS, Explained
+
+
+def page(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[Explained]) -> str:
+    """Markdown; a loss, and answers that are not the target's own, come first."""
+    return "\n\n".join(_parts(cells, summary, explained)) + "\n"
+
+
+def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[Explained]) -> Iterator[str]:
+    first = cells[0]
+    best = best_of(cells, first.temperature, first.concurrency)
+    low, high = min(best.speed_ups), max(best.speed_ups)
+    where = f"at concurrency {best.concurrency}, temperature {best.temperature:g}"
+    spread = f"{best.speed_up:.2f}x ({low:.2f} to {high:.2f} over {len(best.speed_ups)} rounds)"
+    if best.speed_up < 1:
+        yield f"**Slower than no speculation: {spread}** {where}, with the best setting measured, {best.server}."
+    else:
+        yield f"**{spread} the tokens/s of no speculation** {where}, with the best setting measured, {best.server}."
+    if unexplained := [e for e in explained if not e.is_tie]:
+        yield (
+            f"**{len(unexplained)} greedy answers are not the target's own, and no tie explains them.** Do not serve "
+            "this before that is understood: differences.json names them."
+        )
+    yield (
+        f"Accept length {best.accept_length:.2f}; it breaks even at {best.break_even:.2f}. "
+        f"{best.rate:,.0f} tokens/s against {summary['eval/tokens_per_s_without']:,.0f}. "
+        f"The server's captured boundaries were read back while it served: {summary['eval/boundaries_read_back']}."
+    )
+    yield _speed(cells)
+    yield _acceptance(cells)
+    yield _sets(best)
+    yield _greedy(summary, explained)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _speed(cells: Sequence[Cell]) -> str:
+    head = ("temperature", "concurrency", "setting", "tokens/s", "speed-up", "breaks even at", "answer p50/p90/p99 s")
+    rows = []
+    for cell in sorted(cells, key=lambda c: (c.temperature, c.concurrency)):
+        drafts = cell.server != NONE
+        is_best = drafts and cell == best_of(cells, cell.temperature, cell.concurrency)
+        spread = f"{cell.speed_up:.2f} ({min(cell.speed_ups):.2f} to {max(cell.speed_ups):.2f})" if drafts else ""
+        rows.append(
+            (
+                f"{cell.temperature:g}",
+                str(cell.concurrency),
+                f"**{cell.server}**" if is_best else cell.server,
+                f"{cell.rate:,.0f}",
+                spread,
+                f"{cell.break_even:.2f}" if drafts else "",
+                "/".join(f"{seconds:.2f}" for seconds in cell.latency_s.values()),
+            )
+        )
+    return _table(head, rows) + "\n\nA setting s3k1d4 drafts 3 steps, topk 1, 4 draft tokens; the best ones are bold."
+
+
+def _acceptance(cells: Sequence[Cell]) -> str:
+    drafted = [cell for cell in cells if cell.server != NONE]
+    longest = max(len(cell.conditional) for cell in drafted)
+    head = ("temperature", "concurrency", "setting", "accept length", *(f"draft {k + 1}" for k in range(longest)))
+    rows = []
+    for cell in sorted(drafted, key=lambda c: (c.temperature, c.concurrency)):
+        shares = [f"{share:.0%}" for share in cell.conditional]
+        given = (f"{cell.temperature:g}", str(cell.concurrency), cell.server, f"{cell.accept_length:.2f}")
+        rows.append((*given, *shares, *[""] * (longest - len(shares))))
+    return _table(head, rows) + "\n\nShares of drafts accepted where all earlier ones of the pass were."
+
+
+def _sets(best: Cell) -> str:
+    return _table(("prompts", "accept length"), [(name, f"{length:.2f}") for name, length in best.by_set.items()])
+
+
+def _greedy(summary: dict[str, Any], explained: Sequence[Explained]) -> str:
+    asked, noise = summary["eval/sequences"], summary["eval/greedy_differences_without"]
+    if not explained:
+        return f"Greedy answers equal those without speculation, all {asked} of every setting."
+    ties = sum(e.is_tie for e in explained)
+    return (
+        f"Of the greedy answers to {asked} prompts with each setting, {len(explained)} in all leave the target's own; "
+        f"in {ties} of them at a tie: asked again, the target finds both tokens as likely as bfloat16 can tell (within "
+        f"{TIE_NATS} nats). Without speculation it differs from itself, in another round, in {noise}."
+    )

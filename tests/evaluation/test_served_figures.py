@@ -1,0 +1,142 @@
+"""What is made of recorded loads: acceptance, spread, break-even, and a page that says the worst first."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tests.evaluation.recorded_loads import SETTING, loads
+
+from eagle3.config.schema import Config, DatasetConfig, DraftSetting, ServerConfig, TargetConfig
+from eagle3.errors import DataError, ServerError
+from eagle3.evaluation.figures import NONE, best_of, cells_of, summary_of
+from eagle3.evaluation.load import Load, Reply
+from eagle3.evaluation.sameness import Difference, Explained, differences
+from eagle3.evaluation.served import require_captured, served_command
+from eagle3.evaluation.served_page import page
+
+
+def summary(speed_ups: list[float]) -> dict[str, object]:
+    cells = cells_of(loads(speed_ups))
+    more = {"eval/sequences": 2, "eval/greedy_differences_without": 0, "eval/boundaries_read_back": "2,4,5"}
+    return summary_of(cells) | more
+
+
+def test_acceptance_is_counted_by_position() -> None:
+    cell = best_of(cells_of(loads([1.5])), 0.0, 1)
+    # Histograms 2 2 1 3 and 6 1 1 0: of 16 passes, 8 accepted the first draft, 5 the second, 3 the third.
+    assert cell.by_position == [8 / 16, 5 / 16, 3 / 16]
+    assert cell.conditional == [8 / 16, 5 / 8, 3 / 5]
+    assert cell.accept_length == 1 + 16 / 16
+    assert cell.by_set == {"chat": 1 + 13 / 8, "code": 1 + 3 / 8}
+
+
+def test_speed_up_is_against_the_same_round() -> None:
+    found = loads([1.5, 1.1, 1.3])
+    slow = [dataclasses.replace(load, seconds=load.seconds * 10) if load.round == 1 else load for load in found]
+    for given in (found, slow):  # a slow minute meets both servers
+        cell = best_of(cells_of(given), 0.0, 1)
+        assert cell.speed_up == pytest.approx(1.3)
+        assert (min(cell.speed_ups), max(cell.speed_ups)) == pytest.approx((1.1, 1.5))
+    assert cell.break_even == pytest.approx(2.0 / 1.3)
+
+
+def test_a_server_without_histograms_counts_tokens_a_pass() -> None:
+    found = [
+        dataclasses.replace(load, replies=[dataclasses.replace(r, histogram=[]) for r in load.replies])
+        for load in loads([1.5])
+    ]
+    assert best_of(cells_of(found), 0.0, 1).accept_length == pytest.approx((19 + 19) / 16)
+
+
+def test_a_round_without_its_own_measure_of_none_is_refused() -> None:
+    with pytest.raises(DataError, match="rounds \\[1\\] of s3k1d4"):
+        cells_of(load for load in loads([1.5, 1.4]) if (load.server, load.round) != (NONE, 1))
+
+
+def test_summary_names_the_best_setting() -> None:
+    found = loads([1.2])
+    better = [
+        dataclasses.replace(load, server="s5k1d6", seconds=load.seconds / 2) for load in found if load.server != NONE
+    ]
+    made = summary_of(cells_of([*found, *better]))
+    assert made["eval/best"] == "s5k1d6"
+    assert made["eval/speed_up"] == pytest.approx(2.4)
+    assert made["eval/served/s3k1d4/t0/c1/speed_up"] == pytest.approx(1.2)
+    assert made["eval/tokens_per_s_without"] == pytest.approx(20)
+    assert made["eval/served/none/t0/c1/latency_p50_s"] == pytest.approx(2.0)
+    json.dumps(made, allow_nan=False)
+
+
+def test_a_loss_is_said_first() -> None:
+    slower = page(cells_of(loads([0.7, 0.6])), summary([0.7, 0.6]), [])
+    assert slower.startswith("**Slower than no speculation: 0.65x (0.60 to 0.70 over 2 rounds)**")
+    faster = page(cells_of(loads([1.7])), summary([1.7]), [])
+    assert faster.startswith("**1.70x (1.70 to 1.70 over 1 rounds) the tokens/s")
+    assert "Greedy answers equal those without speculation, all 2" in faster
+    assert "breaks even at 1.18" in faster
+
+
+def test_answers_that_are_not_the_targets_own() -> None:
+    other = [*range(200, 207), 9, *range(208, 220)]
+    own, drafted = loads([1.5], other=other)
+    (found,) = differences(own, drafted)
+    assert (found.key, found.position, found.own, found.other) == ("b", 7, 207, 9)
+    assert differences(own, own) == []
+    for gap, tie in ((0.1, True), (-0.1, True), (0.3, False), (-0.3, False), (None, False)):
+        assert Explained(found, gap).is_tie == tie
+    cells, made = cells_of(loads([1.5])), summary([1.5])
+    assert "1 greedy answers are not the target's own" in page(cells, made, [Explained(found, 2.0)])
+    tied = page(cells, made, [Explained(found, 0.1)])
+    assert "no tie explains" not in tied
+    assert "in 1 of them at a tie" in tied
+
+
+def test_one_that_ends_earlier() -> None:
+    short = Load("x", 0, 0.0, 1, 1.0, [Reply("chat", "a", [1, 2], 1.0, 0, [])])
+    long = Load("y", 0, 0.0, 1, 1.0, [Reply("chat", "a", [1, 2, 3], 1.0, 0, [])])
+    assert differences(short, long) == [Difference("y", "chat", "a", 2, -1, -1)]
+
+
+def test_loads_are_read_back() -> None:
+    for load in loads([1.5]):
+        assert Load.of(json.loads(json.dumps(dataclasses.asdict(load)))) == load
+
+
+def cuda_config() -> Config:
+    return Config(
+        name="t",
+        target=TargetConfig("t", "some/model"),
+        dataset=DatasetConfig("d", "d.jsonl"),
+        server=ServerConfig(device="cuda"),
+    )
+
+
+def test_both_servers_have_the_same_flags_but_for_the_drafts(tmp_path: Path) -> None:
+    plain = served_command(cuda_config(), Path("M"), Path("D"), None, tmp_path)
+    drafted = served_command(cuda_config(), Path("M"), Path("D"), DraftSetting(4, 4, 16), tmp_path)
+    more = {name: value for name, value in drafted.flags.items() if name not in plain.flags}
+    assert more == {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_draft_model_path": "D",
+        "speculative_num_steps": 4,
+        "speculative_eagle_topk": 4,
+        "speculative_num_draft_tokens": 16,
+    }
+    assert {**drafted.flags} == {**plain.flags, **more}
+    assert drafted.added_env == plain.added_env
+    assert not any("graph" in flag for flag in drafted.flags), "CUDA graphs stay on"
+
+
+def test_other_boundaries_than_trained_on_fail_loudly(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="did not report"):
+        require_captured(tmp_path, [2, 4, 5], SETTING)
+    report = {"boundaries": [2, 4, 5], "model": "LlamaForCausalLM", "sglang_version": "0.5.23"}
+    (tmp_path / "capture-1.json").write_text(json.dumps(report))
+    require_captured(tmp_path, [2, 4, 5], SETTING)
+    (tmp_path / "capture-2.json").write_text(json.dumps(report | {"boundaries": [3, 5, 6]}))
+    with pytest.raises(ServerError, match=r"captures boundaries \[3, 5, 6\] .* trained on \[2, 4, 5\].*eagle3 export"):
+        require_captured(tmp_path, [2, 4, 5], SETTING)
+    (tmp_path / "capture-2.json").write_text(json.dumps({"error": "no"}))
+    with pytest.raises(ServerError, match="can't be read: no"):
+        require_captured(tmp_path, [2, 4, 5], SETTING)
