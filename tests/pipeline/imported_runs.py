@@ -1,6 +1,7 @@
 """Real runs of run.py in seconds: trained on states that are imported, so that no server is started."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,15 @@ def write_place(place: Path, count: int = 60) -> None:
     store_as_speculators_v1(place / "model", place / "foreign", count)
     job = Import(place / "foreign", FORMATS["speculators-v1"], BOUNDARIES, read_info(place / "model"))
     import_data(place / "foreign", place / "states", job, Silent())
+
+
+def copy_project(destination: Path) -> Path:
+    """A checkout of its own, whose code no one changes while a test runs."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("conf", "src", "patches"):
+        shutil.copytree(PROJECT / name, destination / name, ignore=ignored)
+    shutil.copy2(PROJECT / "run.py", destination)
+    return destination
 
 
 def overrides(place: Path, *more: str) -> list[str]:
