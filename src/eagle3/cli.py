@@ -34,8 +34,8 @@ def _parser() -> argparse.ArgumentParser:
         "inspect",
         help="explain a run, dataset, drafter or other folder",
         description="Says what a folder is, how it was made, its figures, and what can be done with it next: a run, a "
-        "dataset of hidden states, prepared prompts, a training or an evaluation, a drafter, a checkpoint, a W&B run; and "
-        "the command that makes it again.",
+        "dataset of hidden states, prepared prompts, a training or an evaluation, a drafter, a checkpoint, a W&B run; "
+        "and the command that makes it again.",
     )
     inspect.add_argument("path", type=Path, metavar="PATH")
     inspect.add_argument(

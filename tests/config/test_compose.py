@@ -37,6 +37,7 @@ def test_every_option_composes_and_validates(group: str, option: str) -> None:
     chosen = {
         "experiment": [f"experiment={option}"],
         "nccl": [*BASE, f"nccl@nccl.extraction={option}", f"nccl@nccl.serving={option}"],
+        "evaluate": [*(x for x in BASE if x != "server=cpu"), "server=cuda", f"evaluate={option}"],
         "layers": ["experiment=kimi_k25"] if option == "kimi_k25" else BASE,
     }.get(group, [*BASE, f"{group}={option}"])
     if option == "local":
@@ -102,6 +103,10 @@ def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None
         (["trainer.nodes=2"], "trainer.master: None with trainer.nodes=2"),
         (["trainer.nodes=2", "trainer.master=node0"], "trainer.master: node0"),
         (["trainer.master=10.0.0.1:29500"], "trainer.master"),
+        (["evaluate=served"], "evaluate.kind: served, with server.device=cpu"),
+        (["evaluate.drafts=[{steps: 3, topk: 1, tokens: 8}]"], "evaluate.drafts[0].tokens: 8; a chain"),
+        (["evaluate.drafts=[{steps: 2, topk: 2, tokens: 8}]"], "steps=2, topk=2 draft 2 to 7"),
+        (["evaluate.concurrency=[]"], "evaluate.concurrency: empty"),
         (["until=deploy"], "until"),
         (["optim.lr=nan"], "optim.lr: nan"),
         (["server.stall_timeout_s=inf"], "server.stall_timeout_s: inf"),

@@ -90,6 +90,16 @@ def test_stages_that_left_nothing(tmp_path: Path) -> None:
     assert "stages" in shown(tmp_path / "run", some)
 
 
+def test_a_served_drafter_is_judged_first(tmp_path: Path) -> None:
+    some = inputs(tmp_path, *STAGES)
+    some.cfg.evaluate.kind = "served"
+    (some.stages[-1].folder / "served.md").write_text("**Slower than no speculation: 0.66x**.\n\nAccept length 1.15\n")
+    page = (write_report(tmp_path / "run", some) / "report.md").read_text()
+    assert page.index("**Slower than no speculation: 0.66x**") < page.index("## Result")
+    assert "## Served\n\n**Slower" in page
+    assert "simulated" not in page.partition("## Result")[0]
+
+
 def shown(run_dir: Path, some: ReportInputs, width: int = 80) -> str:
     console = Console(width=width, soft_wrap=True, highlight=False)
     with console.capture() as capture:

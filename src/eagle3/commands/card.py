@@ -12,15 +12,16 @@ from eagle3.target.info import TargetInfo
 from eagle3.tracking.results import read_json
 
 _FIGURES = (
-    ("eval/served/accept_length", "accept length, served", "{:.2f}"),
-    ("eval/served/speed_up", "speed-up over no speculation, served, one request at a time", "{:.2f}x"),
-    ("eval/served/break_even", "accept length at which there is no gain", "{:.2f}"),
-    ("eval/chain/accept_length", "accept length of real drafts, without a server", "{:.2f}"),
-    ("eval/accept_length", "accept length, simulated on held-out conversations", "{:.2f}"),
+    ("eval/accept_length", "accept length, {kind}", "{:.2f}"),
     ("eval/untrained/accept_length", "the same before training", "{:.2f}"),
+    ("eval/speed_up", "tokens/s over those of no speculation", "{:.2f}x"),
+    ("eval/break_even", "accept length at which there is no gain", "{:.2f}"),
+    ("eval/tokens_per_s", "tokens/s", "{:,.0f}"),
     ("prepare/tokens", "tokens of the conversations", "{:,.0f}"),
     ("prepare/response_tokens", "of them in responses, which it was trained on", "{:,.0f}"),
 )
+_KINDS = {"chain": "of real drafts on held-out prompts, greedy", "served": "served, with the best setting measured"}
+_SIMULATED = "simulated on held-out conversations"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _figures(made: Path) -> Iterator[tuple[str, str]]:
     found: dict[str, Any] = read_json(made / "summary.json") | read_json(made / "report" / "summary.json")
     for name, text, form in _FIGURES:
         if isinstance(value := found.get(name), int | float):
-            yield text, form.format(value)
+            yield text.format(kind=_KINDS.get(str(found.get("eval/kind")), _SIMULATED)), form.format(value)
 
 
 def _provenance(config: dict[str, Any], card: Card) -> Iterator[tuple[str, str]]:

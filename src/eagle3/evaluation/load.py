@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from eagle3.errors import ServerError
+from eagle3.errors import RejectedError, ServerError
 from eagle3.evaluation.prompts import Prompt
 from eagle3.server.client import Client, Completion
 from eagle3.server.launch import Server
@@ -15,6 +15,7 @@ T = TypeVar("T")
 FOREVER_S = 1e6
 """A reply may take as long as the server lives; `alive` sees to the rest."""
 TICK_S = 1.0
+FLUSHES, FLUSH_S = 50, 0.1
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,20 @@ async def put_load(
             found = {i: reply async for i, reply in client.run(jobs)}
             return [found[i] for i in sorted(found)]
 
-        await client.flush_cache()
+        await alive(server, _flush(client))
         began = time.perf_counter()
         replies = await alive(server, ask_all())
         return Load(name, round_, temperature, concurrency, time.perf_counter() - began, replies)
+
+
+async def _flush(client: Client) -> None:
+    """A server that has just replied may not be idle yet, and refuses for a moment."""
+    for _ in range(FLUSHES):
+        try:
+            return await client.flush_cache()
+        except RejectedError:
+            await asyncio.sleep(FLUSH_S)
+    await client.flush_cache()
 
 
 def _reply(prompt: Prompt, done: Completion, seconds: float) -> Reply:

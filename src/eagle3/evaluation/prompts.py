@@ -33,15 +33,18 @@ class PromptSets:
     """Left out, because the drafter has seen them."""
 
 
-def load_prompts(cfg: Config, target: TargetInfo, prepared: Path, reporter: Reporter) -> PromptSets:
+def load_prompts(cfg: Config, target: TargetInfo, prepared: Path | None, reporter: Reporter) -> PromptSets:
     """All sets of `evaluate.prompts`, at most `evaluate.limit` of each.
+
+    Args:
+        prepared: folder of what the drafter was trained on; None where that is not known (a drafter of others).
 
     Raises:
         ConfigError: a set is not there. DataError: a file is no prompt set, or nothing is left of all.
     """
     wanted = cfg.evaluate
     tokenizer = ConversationTokenizer(target, cfg.target)
-    held_out, seen = _conversations(prepared)
+    held_out, seen = _conversations(prepared) if prepared is not None else ([], set[tuple[int, ...]]())
     longest = target.context_length - wanted.max_new_tokens - RESERVED_TOKENS
     found: list[Prompt] = []
     trained_on = 0

@@ -60,9 +60,12 @@ def served_command(
 
 
 def run_served(
-    cfg: Config, target: TargetInfo, drafter: Path, prompts: Path, out: Path, reporter: Reporter, logs: Path
+    cfg: Config, target: TargetInfo, drafter: Path, prompts: Path | None, out: Path, reporter: Reporter, logs: Path
 ) -> dict[str, Any]:
     """Measures and writes `summary.json`, `served.md`, `loads.jsonl` (every reply) and `differences.json` into `out`.
+
+    Args:
+        prompts: folder of prepare; None where what the drafter was trained on is not known.
 
     Raises:
         Eagle3Error: the drafter is faulty. ConfigError: the installed SGLang can't serve it.
@@ -78,19 +81,21 @@ def run_served(
     servers = Servers(cfg, commands, loaded, sets, logs, reporter)
     with servers.running():
         loads = measure(cfg, servers, sets, out, reporter)
-        explained, own_noise = compare(cfg, servers, sets, loads)
+        explained, noise = compare(cfg, servers, sets, loads)
     (out / DIFFERENCES).write_text(json.dumps([e.row() for e in explained], indent=1) + "\n", encoding="utf-8")
     cells = cells_of(loads)
-    unexplained = sum(not e.is_tie for e in explained)
     summary = {
         **summary_of(cells),
         "eval/sequences": len(sets.prompts),
-        "eval/greedy_differences": len(explained),
-        "eval/greedy_unexplained": unexplained,
-        "eval/greedy_differences_without": own_noise,
         "eval/boundaries_read_back": ",".join(map(str, loaded.boundaries)),
         "eval/seconds": time.perf_counter() - began,
     }
+    if 0.0 in cfg.evaluate.temperatures:
+        summary |= {
+            "eval/greedy_differences": len(explained),
+            "eval/greedy_unexplained": sum(not e.is_tie for e in explained),
+            "eval/greedy_differences_without": noise,
+        }
     (out / PAGE).write_text(page(cells, summary, explained), encoding="utf-8")
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     reporter.log({k: v for k, v in summary.items() if not isinstance(v, str)}, step=len(loads))

@@ -35,7 +35,8 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
     yield _speed(cells)
     yield _acceptance(cells)
     yield _sets(best)
-    yield _greedy(summary, explained)
+    if "eval/greedy_differences" in summary:
+        yield _greedy(summary, explained)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

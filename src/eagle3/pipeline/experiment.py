@@ -20,7 +20,7 @@ from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.replay import Replay
-from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, stages_of
+from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, left_out, stages_of
 from eagle3.server.flags import server_command
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
@@ -105,9 +105,14 @@ def _require_devices(cfg: Config) -> None:
 
 def _require_server(cfg: Config) -> None:
     """Flags are checked against the installed SGLang now, and its version, not when the server's turn comes."""
+    if cfg.evaluate.kind == "served" and cfg.until in ("evaluate", "report"):
+        from eagle3.evaluation.served import served_command
+
+        for draft in cfg.evaluate.drafts:
+            served_command(cfg, Path(cfg.target.path), Path("drafter"), draft, Path("capture"))
     if is_imported(cfg):
         return
-    if cfg.until != "prepare":
+    if cfg.until != "prepare" and "extract" not in left_out(cfg):
         server_command(cfg, "extraction", cfg.target.path)
     if cfg.prepare.regenerate:
         server_command(cfg, "serving", cfg.target.path)
@@ -270,7 +275,7 @@ class _Run:
     def report(self, made: dict[str, Any]) -> None:
         """Report, drafter folder, W&B's summary and files, DONE, and the table that ends the run."""
         drafter = None
-        if self.stages.train.done:
+        if self.stages.train.done and self.cfg.evaluate.drafter is None:
             drafter = self.run_dir / "drafter"
             copy_folder(self.stages.train.folder / "drafter", drafter)
         inputs = ReportInputs(

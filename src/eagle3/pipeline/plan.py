@@ -15,7 +15,7 @@ from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.child import JOB_FILE, training_module
-from eagle3.pipeline.stages import Stages, artifacts_root, find_inputs, stages_of
+from eagle3.pipeline.stages import Stages, artifacts_root, find_inputs, left_out, stages_of
 from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
@@ -121,14 +121,19 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         f"child     {child.format(training_module(cfg.trainer), folders['train'])}",
     ]
     evaluate = [f"child     {child.format('eagle3.evaluation.main', folders['evaluate'])}"]
-    hidden, drafter = folders["extract"], f"{folders['train']}/drafter"
+    if cfg.evaluate.kind == "served":
+        each = "; ".join(f"{d.steps} steps, topk {d.topk}, {d.tokens} draft tokens" for d in cfg.evaluate.drafts)
+        drafts = f"drafts    none; {each}; {cfg.evaluate.rounds} rounds in turn"
+        evaluate = [drafts, f"nccl      {_nccl(cfg.nccl.serving)}", *_command(cfg, model, "serving", None)]
+    hidden, drafter = folders["extract"], cfg.evaluate.drafter or f"{folders['train']}/drafter"
+    measured = {"simulated": hidden}.get(cfg.evaluate.kind, f"{folders['prepare']}, prompts {cfg.evaluate.prompts}")
     lines = [
         _Line("prepare", states["prepare"], cfg.dataset.path, folders["prepare"], prepare),
         _Line("extract", states["extract"], folders["prepare"], hidden, extract),
-        _Line("train", states["train"], hidden, drafter, train),
-        _Line("evaluate", states["evaluate"], f"{hidden}, {drafter}", folders["evaluate"], evaluate),
+        _Line("train", states["train"], hidden, f"{folders['train']}/drafter", train),
+        _Line("evaluate", states["evaluate"], f"{measured}, {drafter}", folders["evaluate"], evaluate),
     ]
-    return lines[: STAGES.index(cfg.until) + 1]
+    return [line for line in lines[: STAGES.index(cfg.until) + 1] if line.stage not in left_out(cfg)]
 
 
 def print_plan(cfg: Config) -> None:

@@ -243,11 +243,15 @@ def wanted_artifacts(cfg: Config, target: TargetInfo) -> list[Artifact]:
     if cfg.until == BENCH:
         return [bench_artifact(cfg, target)]
     ordered = stages_of(cfg, target).in_order()[: STAGES.index(cfg.until) + 1]
+    return [artifact for artifact in ordered if artifact.stage not in left_out(cfg)]
+
+
+def left_out(cfg: Config) -> set[str]:
+    """Stages that a drafter which is there already makes needless."""
     if cfg.evaluate.drafter is None:
-        return ordered
-    simulated = cfg.evaluate.kind == "simulated"  # which alone reads hidden states that were dumped
-    left_out = {"train"} if simulated else {"train", "extract"}
-    return [artifact for artifact in ordered if artifact.stage not in left_out]
+        return set()
+    # Only the simulation reads hidden states that were dumped.
+    return {"train"} if cfg.evaluate.kind == "simulated" else {"train", "extract"}
 
 
 def bench_artifact(cfg: Config, target: TargetInfo) -> Artifact:

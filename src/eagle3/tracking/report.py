@@ -27,6 +27,11 @@ _CAPTIONS = {
     "throughput": "Tokens a second over the time of the stage.",
 }
 
+_KINDS = {"simulated": "simulated", "chain": "of real drafts, without a server", "served": "served"}
+"""What is said of an accept length, by `evaluate.kind`."""
+SERVED = "served.md"
+"""Beside an evaluation's summary where it was served."""
+
 _EXPLAINED = (
     "Measured on conversations kept from training, against the target's own hidden states. **Acceptance** is the share "
     "of draft tokens that are the target's choice where all earlier ones were; **accuracy** is the share in any case. "
@@ -56,7 +61,10 @@ def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
     if results.trained:
         yield "## Result\n"
         yield from _markdown(("draft token", *map(str, range(1, 1 + _steps(results)))), _result_rows(results))
-        yield f"\n{_EXPLAINED}\n"
+        if inputs.cfg.evaluate.kind == "simulated":
+            yield f"\n{_EXPLAINED}\n"
+    if page := _served(results):
+        yield f"\n## Served\n\n{page}"
     yield from _pictures(pictures, "acceptance", "accept_length", "loss")
     if "train" in results.stages:
         yield from sample_section(results.stages["train"])
@@ -79,6 +87,12 @@ def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
     yield from _markdown(("made with", ""), _version_rows(inputs.provenance))
 
 
+def _served(results: Results) -> str:
+    """The page of a served evaluation; empty without one."""
+    file = results.stages["evaluate"].folder / SERVED if "evaluate" in results.stages else None
+    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
+
+
 def _title(results: Results) -> str:
     target = results.inputs.target.get("name", results.inputs.cfg.target.name)
     kinds = {"train": f"a drafter for {target}", "extract": f"hidden states of {target}"}
@@ -89,7 +103,10 @@ def _verdict(results: Results) -> str:
     trained, untrained = results.trained.accept_length, results.untrained.accept_length
     if trained is not None:
         before = f"; untrained, it was {untrained:.2f}" if untrained is not None else ""
-        return f"**Accept length {trained:.2f}** on held-out conversations (simulated){before}."
+        kind = results.inputs.cfg.evaluate.kind
+        if page := _served(results):
+            return page.partition("\n\n")[0]
+        return f"**Accept length {trained:.2f}** on held-out conversations ({_KINDS[kind]}){before}."
     last = results.inputs.stages[-1].name if results.inputs.stages else "nothing"
     return f"The run ended after the stage `{last}` (`until={results.inputs.cfg.until}`)."
 
