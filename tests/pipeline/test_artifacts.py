@@ -1,6 +1,8 @@
 """Fingerprints, locks, and what a folder says of itself."""
 
 import multiprocessing
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,8 @@ from typing import Any
 import pytest
 
 from eagle3.errors import Eagle3Error
-from eagle3.pipeline.artifacts import Artifact, fingerprint, locked, read_json
+from eagle3.pipeline.artifacts import Artifact, fingerprint, held, locked, read_json
+from eagle3.server.process import ChildTree
 
 
 class Notes:
@@ -70,3 +73,37 @@ def test_a_second_owner_waits_and_a_dead_one_is_taken_over(tmp_path: Path) -> No
     with locked(tmp_path, notes):
         assert time.monotonic() - began < 30
     assert notes.notes == []
+
+
+CHILD = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(2)
+    pathlib.Path(sys.argv[1], "saved").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1], "began").touch()
+time.sleep(60)
+"""
+"""Like a trainer: asked to stop, it saves first."""
+
+
+def _train(folder: Path) -> None:
+    with locked(folder, Notes()):
+        argv = [sys.executable, "-c", CHILD, str(folder)]
+        ChildTree(argv, env=os.environ, log=folder / "log", keep_open=held()).wait()
+
+
+def test_a_killed_owners_child_is_waited_for(tmp_path: Path) -> None:
+    owner = multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path,))
+    owner.start()
+    while not (tmp_path / "began").exists():
+        assert owner.is_alive()
+        time.sleep(0.05)
+    owner.kill()
+    owner.join()
+    notes = Notes()
+    with locked(tmp_path, notes):
+        assert (tmp_path / "saved").exists()
+    assert notes.notes == [f"another run is making {tmp_path}; waiting for it"]
+    assert held() == ()

@@ -70,7 +70,9 @@ class Artifact:
 def locked(folder: Path, reporter: Reporter) -> Iterator[None]:
     """Holds the folder for one process; another that wants it waits, and then finds it DONE.
 
-    The lock is the kernel's (flock): it goes when its owner does, however that ends.
+    The lock is the kernel's (flock): it goes when its owner does, however that ends. Children that are given `held()`
+    own it too: where this process is killed, whoever waits does not begin before they have ended. On a shared folder
+    the file system must carry flock between machines: NFS does, Lustre when mounted with `flock`.
     """
     with (folder / "LOCK").open("w") as file:
         waited = False
@@ -83,7 +85,19 @@ def locked(folder: Path, reporter: Reporter) -> Iterator[None]:
                     reporter.note(f"another run is making {folder}; waiting for it")
                 waited = True
                 time.sleep(1.0)
-        yield
+        _held.append(file.fileno())
+        try:
+            yield
+        finally:
+            _held.remove(file.fileno())
+
+
+_held: list[int] = []
+
+
+def held() -> tuple[int, ...]:
+    """Descriptors of the locks that this process holds, to be kept open by a child that writes into their folders."""
+    return tuple(_held)
 
 
 def read_json(path: Path) -> dict[str, Any]:

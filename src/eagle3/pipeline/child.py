@@ -11,6 +11,7 @@ from typing import Any
 from eagle3.config.schema import TrainerConfig
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, ConfigError, TrainingError
 from eagle3.metrics import Reporter, Tail, replay
+from eagle3.pipeline.artifacts import held
 from eagle3.server.process import ChildTree
 
 JOB_FILE = "job.json"
@@ -37,7 +38,7 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
     # On a CPU, OpenMP threads that spin while they wait slow a shared machine five times over.
     environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONUNBUFFERED": "1"}
     argv = [sys.executable, "-m", module, str(job_file)]
-    with ChildTree(argv, env=environment, log=log, grace_s=STOP_S) as child:
+    with ChildTree(argv, env=environment, log=log, grace_s=STOP_S, keep_open=held()) as child:
         while (code := child.poll()) is None:
             for row in tail.rows():
                 replay(row, reporter)

@@ -41,12 +41,14 @@ class ChildTree:
         log: Path,
         cwd: Path | None = None,
         grace_s: float = 15.0,
+        keep_open: Sequence[int] = (),
     ) -> None:
         """
         Args:
             env: the whole environment; but Python keeps its bytecode.
             log: standard output and error are appended to it.
             grace_s: from SIGTERM to SIGKILL.
+            keep_open: descriptors that stay open until the whole tree has ended, even when we are killed: locks.
         """
         self.log = log
         self.grace_s = grace_s
@@ -63,6 +65,7 @@ class ChildTree:
                     stdout=out,
                     stderr=out,
                     start_new_session=True,
+                    pass_fds=keep_open,
                 )
                 atexit.register(self.stop)
         except OSError as error:
