@@ -1,0 +1,67 @@
+"""`evaluate.drafter`: which stages are left, and what makes an evaluation another one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.drafter.targets import make_target
+from tests.training.made import config_of
+
+from eagle3.config import load
+from eagle3.config.schema import Config, DrafterConfig
+from eagle3.drafter.export import export_drafter
+from eagle3.drafter.model import Drafter
+from eagle3.drafter.shape import DrafterShape
+from eagle3.pipeline.stages import stages_of, wanted_artifacts
+from eagle3.target.info import TargetInfo, read_info
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> TargetInfo:
+    target = make_target(tmp_path / "target")
+    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3)
+    export_drafter(Drafter(shape), torch.arange(48), [2, 4, 5], target, tmp_path / "drafter", "0.5.23")
+    (tmp_path / "talks.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
+    return target
+
+
+def config(folder: Path, **evaluate: object) -> Config:
+    return load(
+        config_of(
+            target={"name": "tiny", "path": str(folder / "target")},
+            dataset={"path": str(folder / "talks.jsonl")},
+            layers={"boundaries": [2, 4, 5]},
+            server={"device": "cpu"},
+            paths={"artifacts": str(folder / "artifacts")},
+            evaluate=evaluate,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [("simulated", ["prepare", "extract", "evaluate"]), ("chain", ["prepare", "evaluate"])],
+)
+def test_nothing_is_made_that_is_not_needed(tmp_path: Path, target: TargetInfo, kind: str, stages: list[str]) -> None:
+    given = config(tmp_path, kind=kind, drafter=str(tmp_path / "drafter"))
+    assert [artifact.stage for artifact in wanted_artifacts(given, target)] == stages
+    own = config(tmp_path, kind=kind)
+    assert [artifact.stage for artifact in wanted_artifacts(own, target)] == ["prepare", "extract", "train", "evaluate"]
+
+
+def test_what_makes_it_another_evaluation(tmp_path: Path, target: TargetInfo) -> None:
+    def folder(**evaluate: object) -> Path:
+        return stages_of(config(tmp_path, **evaluate), read_info(target.path)).evaluate.folder
+
+    own, drafter = folder(), str(tmp_path / "drafter")
+    assert folder(max_new_tokens=7, concurrency=[2]) == own, "the simulation asks nothing"
+    assert folder(untrained=False) != own
+    chain = folder(kind="chain")
+    assert len({own, chain, folder(kind="chain", limit=3), folder(kind="chain", prompts=["code"])}) == 4
+    assert folder(kind="chain", concurrency=[2]) == chain
+    theirs = folder(kind="chain", drafter=drafter)
+    assert theirs != chain
+    shape = replace(DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3), norm_output=True)
+    export_drafter(Drafter(shape), torch.arange(48), [2, 4, 5], target, Path(drafter), "0.5.23")
+    assert folder(kind="chain", drafter=drafter) != theirs, "another drafter in the same folder"
