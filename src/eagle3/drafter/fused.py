@@ -5,6 +5,7 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +32,16 @@ def fused(varying: Mapping[int, tuple[int, ...]]) -> Callable[[F], F]:
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def recomputed(function: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    """`function(*args)`, where a compiled backward is to compute anew what goes into its matrix product.
+
+    Elementwise work, so cheap beside keeping it: the product's own result is not computed again.
+    """
+    if not torch.compiler.is_compiling():
+        return function(*args)
+    return checkpoint(function, *args, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 def _pays(tensor: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ ROW_CHUNK = 256
 """Rows whose logits are in fp32 at a time: on a CPU few enough to stay in its cache."""
 GRADIENT_CHUNK = 4096
 """Rows whose logits' gradient is kept at a time, in the type of the computation, to be multiplied in one product."""
-GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK = 2048, 8192
+GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK = 2048, 4096
 """Large enough for products at full speed: a gradient of the head is added in fp32 once for so many rows."""
 
 
@@ -36,7 +36,7 @@ def head_loss(x: Tensor, head: Tensor, p: Tensor, rows: Tensor, weight: Tensor, 
     """Loss of `x @ head.T` against the target, in fp32 or fp64.
 
     Args:
-        x: `[m, H]` normed states.
+        x: `[m, H]` normed states. Overwritten where a gradient is asked for: they are large, and of no more use.
         head: `[D, H]` output head, in its own type (fp32 masters).
         p: `[P, D]` target probabilities, in any floating type.
         rows: `[m]` which row of p each state is compared with.
@@ -60,7 +60,6 @@ class _HeadLoss(torch.autograd.Function):
         top = torch.empty(m, dtype=torch.int64, device=x.device)
         losses = torch.empty(m, dtype=weight.dtype, device=x.device)
         wanted = any(ctx.needs_input_grad[:2])
-        d_x = torch.empty_like(x) if wanted else None
         d_head = torch.zeros_like(head) if wanted else None
         chunk, together = (GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK) if x.is_cuda else (ROW_CHUNK, GRADIENT_CHUNK)
         d_logits = x.new_empty((min(m, together), D)) if wanted else None
@@ -72,11 +71,11 @@ class _HeadLoss(torch.autograd.Function):
                 losses[part], top[part] = scored[:2]
                 if d_logits is not None:
                     d_logits[start - first : part.stop - first] = scored[2]
-            if d_logits is not None and d_x is not None and d_head is not None:
+            if d_logits is not None and d_head is not None:
                 block = d_logits[: end - first]
-                torch.mm(block, narrow, out=d_x[first:end])
                 d_head += block.t() @ x[first:end]
-        ctx.save_for_backward(d_x, d_head)
+                torch.mm(block, narrow, out=x[first:end])
+        ctx.save_for_backward(x if wanted else None, d_head)
         ctx.mark_non_differentiable(losses, top)
         return (losses * weight).sum(), losses, top
 

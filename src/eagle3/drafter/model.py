@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eagle3.drafter.fused import fused
+from eagle3.drafter.fused import fused, recomputed
 from eagle3.drafter.rope import attention_factor, inverse_frequencies, rotate
 from eagle3.drafter.shape import DrafterShape
 
@@ -189,7 +189,7 @@ class Weights:
         return F.linear(rms_norm(embeddings, None, self.shape.rms_norm_eps), self.qkv_embed)
 
     def normed(self, g: Tensor) -> Tensor:
-        return rms_norm(g, self.hidden_norm, self.shape.rms_norm_eps)
+        return _norm(g, self.hidden_norm, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
 
     def qkv(self, g: Tensor, given: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value `[n, heads, head_dim]` of `g [n, H]` and what embeddings add, `given [n, Q+2KV]`."""
@@ -203,14 +203,20 @@ class Weights:
         return _after_attention(g, attended, *weights, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
 
 
+@fused({0: (0,)})
+def _norm(g: Tensor, norm: Tensor, eps: float) -> Tensor:
+    return rms_norm(g, norm, eps)
+
+
 @fused({0: (0,), 1: (0,), 2: (0,), 3: (0,)})
 def _qkv(
     g: Tensor, given: Tensor, cos: Tensor, sin: Tensor, norm: Tensor, weight: Tensor, heads: tuple[int, int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    merged = F.linear(rms_norm(g, norm, eps), weight) + given
+    merged = recomputed(_norm_and_multiply, g, norm, weight, eps) + given
     merged = merged.unflatten(-1, (heads[0] + 2 * heads[1], -1))
     q, key, value = merged.split((heads[0], heads[1], heads[1]), dim=1)
-    return rotate(q, cos, sin), rotate(key, cos, sin), value
+    # Kept for the backward: as a view it would keep all of them.
+    return rotate(q, cos, sin), rotate(key, cos, sin), value.contiguous()
 
 
 @fused({0: (0,), 1: (0,)})
@@ -226,6 +232,15 @@ def _after_attention(
     eps: float,
 ) -> tuple[Tensor, Tensor]:
     y = g + F.linear(attended, o, o_bias)
-    gate, up = F.linear(rms_norm(y, post_norm, eps), gate_up).chunk(2, dim=-1)
-    out = y + F.linear(F.silu(gate) * up, down)
+    inner = recomputed(_norm_and_multiply, y, post_norm, gate_up, eps)
+    out = y + recomputed(_gate_and_multiply, inner, down)
     return out, rms_norm(out, out_norm, eps)
+
+
+def _norm_and_multiply(x: Tensor, norm: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.linear(rms_norm(x, norm, eps), weight)
+
+
+def _gate_and_multiply(inner: Tensor, down: Tensor) -> Tensor:
+    gate, up = inner.chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, down)

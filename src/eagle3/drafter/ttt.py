@@ -169,7 +169,8 @@ def step_states(
     # Steps past a document's end (only where they are not scored) may read any token.
     share = weights.embedding_share(embedding[batch.input_ids].to(dtype))
     scale = shape.head_dim**-0.5
-    g = weights.fuse(batch.states.index_select(0, needed).to(dtype))
+    everything = len(needed) == len(batch.states)
+    g = weights.fuse((batch.states if everything else batch.states.index_select(0, needed)).to(dtype))
     normed = weights.normed(g)
     q_weight, kv_weight = weights.qkv_hidden.split((shape.q_size, 2 * shape.kv_size))
     kv = F.linear(normed, kv_weight) + share.index_select(0, (needed + 1).clamp(max=end))[:, shape.q_size :]
