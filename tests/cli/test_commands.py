@@ -187,6 +187,8 @@ def test_inspect_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     run = tmp_path / "runs" / "quick" / "now"
     write_drafter(run / "drafter")
     shutil.copytree(folders["evaluate"], run / "report")
+    (run / "snapshot").mkdir()
+    (run / "snapshot" / "replay.yaml").touch()
     artifacts = ", ".join(f'"{name}": "{folder}"' for name, folder in folders.items())
     (run / "provenance.json").write_text(
         '{"command": "run.py experiment=quick", "target": {"name": "t", "source": "local"}, "boundaries": [2, 15, 27],'

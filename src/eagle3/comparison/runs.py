@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
 from eagle3.tracking.results import FAILURE, SEQUENCES, TRAINED, UNTRAINED, acceptance, read_json
 
+_LONGEST_CAUSE = 200
+"""Letters of a failure that are shown; all of it is in the run's folder."""
 _DEPTH = 4
 """Folders below a given one in which runs are looked for: runs/<experiment>/<sweep>/<job>, and one to spare."""
 
@@ -135,10 +138,10 @@ def _what_else(path: Path) -> str:
 def _read(folder: Path) -> Run | Note:
     job = read_json(folder / "job.json")
     if job.get("status") == "failed":
-        why = " ".join(str(job.get("failure") or "").split())
+        why = _line(str(job.get("failure") or ""))
         return Note(folder, f"failed: {why}" if why else "failed")
     if not (folder / "DONE").is_file():
-        failure = " ".join((_text(folder / FAILURE) or "").split())
+        failure = _line(_text(folder / FAILURE) or "")
         return Note(folder, f"not finished: {failure}" if failure else "not finished; the same command continues it")
     try:
         config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
@@ -149,6 +152,10 @@ def _read(folder: Path) -> Run | Note:
         return Note(folder, "finished, but report/summary.json can't be read; the same command writes it again")
     made = read_json(folder / "provenance.json")
     return Run(folder, dict(flat(config)), summary, made, _sequences(folder / "report" / SEQUENCES))
+
+
+def _line(text: str) -> str:
+    return shorten(text, _LONGEST_CAUSE, placeholder=" ...")
 
 
 def _text(path: Path) -> str | None:

@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from eagle3.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from eagle3.errors import EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
 
 LOCK = "LOCK"
@@ -82,7 +82,21 @@ def end_sweep(code: int) -> int:
     write_tables(_current.folder, records)
     if code == EXIT_INTERRUPTED:
         return code
+    _compare(_current.folder)
     return EXIT_FAILED if any(record.status == "failed" for record in records) else code
+
+
+def _compare(folder: Path) -> None:
+    """Beside the tables: the comparison, with W&B's run of the whole sweep. What it can't write stops nothing."""
+    from eagle3.comparison.publish import FOLDER, publish
+
+    try:
+        found = publish(folder)
+    except (Eagle3Error, OSError) as error:
+        print(f"warning: no comparison was written: {error}", file=sys.stderr)
+        return
+    if found is not None:
+        print("\n".join(["", *found.headline(), f"comparison: {folder / FOLDER / 'comparison.html'}"]))
 
 
 def _jobs(config: DictConfig) -> list[list[str]] | None:
