@@ -51,13 +51,13 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=24, help="a round")
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "fp8_e4m3"])
     args = parser.parse_args()
-    folder, passes_a_round = args.folder, args.passes
+    folder, passes_a_round, dtypes = args.folder, args.passes, list(map(str, args.dtypes))
     device = torch.device("cuda")
     per_batch = BATCH // LENGTH
     ids = torch.randint(0, 30000, (passes_a_round * per_batch, LENGTH))
     ids_there = ids.to(device)
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
-    for packed, dtype in itertools.product((False, True), args.dtypes):
+    for packed, dtype in itertools.product((False, True), dtypes):
         shutil.rmtree(folder, ignore_errors=True)
         placed = place(folder, dict(enumerate(ids.tolist())), BOUNDARIES, H, shards=6, dtypes=(dtype,))
         placement = read_placement(placed.work)
