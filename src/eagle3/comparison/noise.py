@@ -88,7 +88,8 @@ def _drawn(several: list[Sequences], steps: int) -> list[np.ndarray]:
     random = np.random.default_rng(0)
     found: list[list[np.ndarray]] = [[] for _ in several]
     for _ in range(DRAWS // _DRAWN_AT_A_TIME):
-        times = random.multinomial(count, np.full(count, 1 / count), _DRAWN_AT_A_TIME)
+        picked = random.integers(0, count, (_DRAWN_AT_A_TIME, count))
+        times = np.stack([np.bincount(row, minlength=count) for row in picked])
         for one, parts in zip(several, found, strict=True):
             parts.append(_shares(times @ one.accepted[:, :steps], times @ one.reached[:, :steps]))
     return [np.concatenate(parts) for parts in found]

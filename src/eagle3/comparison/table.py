@@ -121,7 +121,8 @@ class Comparison:
         gpu, cpu = (sum(spent[i] for spent in hours.values()) for i in (0, 1))
         count = sum(len(variant.runs) for variant in self.variants)
         text = [f"{gpu:.3g} GPU-hours"] * (gpu > 0) + [f"{cpu:.3g} hours on a CPU"] * (cpu > 0)
-        return f"{count} runs took {' and '.join(text) or 'no time that is known'}; what they share counts once."
+        spent = " and ".join(text) or "no time that is known"
+        return f"{count} runs took {spent}; what they share counts once." if count > 1 else f"The run took {spent}."
 
 
 def _drafts(steps: int) -> str:
