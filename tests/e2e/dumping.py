@@ -45,16 +45,17 @@ class Served:
     log: Path
 
 
-def config(model: Path) -> Config:
+def on_cpu() -> ServerConfig:
+    flags = ServerFlags(extraction={"chunked_prefill_size": CHUNK})
+    return ServerConfig(device="cpu", flags=flags, env={"OMP_NUM_THREADS": "1"})
+
+
+def config(model: Path, server: ServerConfig | None = None) -> Config:
     return Config(
         name="test",
         target=TargetConfig(name="tiny", path=str(model)),
         dataset=DatasetConfig(name="none", path="none"),
-        server=ServerConfig(
-            device="cpu",
-            flags=ServerFlags(extraction={"chunked_prefill_size": CHUNK}),
-            env={"OMP_NUM_THREADS": "1"},
-        ),
+        server=server or on_cpu(),
     )
 
 
@@ -66,11 +67,14 @@ def prompts() -> dict[int, list[int]]:
     }
 
 
-def serve(make: Callable[[], Any], boundaries: list[int], root: Path) -> Iterator[Served]:
+def serve(
+    make: Callable[[], Any], boundaries: list[int], root: Path, server_config: ServerConfig | None = None
+) -> Iterator[Served]:
     """A server that has been sent everything: the prompts, one of them twice, and another client's requests."""
     model = build(make(), root / "model")
     placed = place(root / "data", prompts(), boundaries, 64, shards=3)
-    command = server_command(config(root / "model"), "extraction", root / "model", dump=placed.work)
+    cfg = config(root / "model", server_config)
+    command = server_command(cfg, "extraction", root / "model", dump=placed.work)
     log = root / "server.log"
     with Server.start(command, log=log, timeout_s=900, work=placed.work) as server:
         logprobs = asyncio.run(_send(server, placed))
