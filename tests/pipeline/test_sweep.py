@@ -1,0 +1,94 @@
+"""A sweep's name, its union of boundaries, its table and ranking; and that every shipped sweep composes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from eagle3 import config
+from eagle3.pipeline.sweep import _digest, _jobs, _union
+from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, choices_of, ranked, read_records, varied, write_tables
+
+SWEEPS = sorted(path.stem for path in (config.PROJECT / "sweeps").glob("*.yaml"))
+SEARCH = f"hydra.searchpath=[file://{config.PROJECT / 'conf'}]"
+GIVEN = ["target=smollm2", "dataset=quickstart", "server=cpu", "trainer=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _hydra():
+    config.register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config.PROJECT / "sweeps"), version_base="1.3"):
+        yield
+    GlobalHydra.instance().clear()
+
+
+def sweep(name: str, *task: str) -> DictConfig:
+    """As Hydra composes it for the sweeper."""
+    found = compose(name, [*GIVEN, SEARCH], return_hydra_config=True)
+    with open_dict(found):
+        found.hydra.overrides.task = [*GIVEN, *task]
+    return found
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_job_of_every_sweep_composes_and_validates(name: str) -> None:
+    jobs = _jobs(sweep(name))
+    assert jobs is not None
+    assert len(jobs) > 1
+    for job in jobs:
+        assert config.load(compose(name, [*job, SEARCH])).name == name
+
+
+def test_all_choices_of_boundaries_are_captured_at_once() -> None:
+    found = sweep("layers")
+    assert _union(found, _jobs(found)) == [1, 2, 8, 15, 22, 27, 29]
+    other = sweep("layers", "layers.boundaries=[1,3],[3,5]", "seed=0")
+    jobs = _jobs(other)
+    assert jobs == [[f"layers.boundaries=[{b}]", "seed=0", *GIVEN] for b in ("1,3", "3,5")]
+    assert _union(other, jobs) == [1, 3, 5]
+    said = sweep("layers", "layers.capture=[1,3,5,7]")
+    assert _union(said, _jobs(said)) is None
+    assert _union(sweep("drafters"), _jobs(sweep("drafters"))) is None
+
+
+def test_the_same_command_has_the_same_name_whatever_it_does_about_failures() -> None:
+    assert _digest(sweep("layers")) == _digest(sweep("layers")) == _digest(sweep("layers", "sweep.fail_fast=true"))
+    assert _digest(sweep("layers", "seed=0,1")) != _digest(sweep("layers"))
+    changed = sweep("layers")
+    OmegaConf.update(changed, "optim.lr", 1e-5)
+    assert _digest(changed) != _digest(sweep("layers"))
+
+
+def records() -> list[Record]:
+    lengths = {("a", 0): 1.50, ("a", 1): 1.54, ("b", 0): 1.53, ("b", 1): 1.60, ("c", 0): 1.20, ("c", 1): 1.22}
+    return [
+        Record(i, [f"x={name}", f"seed={seed}", "y=same"], "done", 5.0, figures={"eval/accept_length": value})
+        for i, ((name, seed), value) in enumerate(lengths.items())
+    ]
+
+
+def test_choices_are_ranked_by_their_median_and_a_difference_within_the_spread_is_a_tie() -> None:
+    found = records()
+    assert varied(found)[1] == ["x=a", "seed=1"]
+    rows = ranked(choices_of(found), "eval/accept_length")
+    assert [(choice.name, verdict) for choice, verdict in rows] == [("x=b", "best"), ("x=a", "tie"), ("x=c", "-22.7%")]
+    assert rows[0][0].spread("eval/accept_length") == pytest.approx(0.07)
+    alone = ranked(choices_of(found[::2]), "eval/accept_length")
+    assert alone[1][1] == "-2.0%, spread not known"
+
+
+def test_the_table_has_every_job_and_every_cause(tmp_path: Path) -> None:
+    (tmp_path / SWEEP_FILE).write_text(json.dumps({"jobs": [["x=a"], ["x=b"], ["x=c"]]}))
+    (tmp_path / "0").mkdir()
+    Record(0, ["x=a"], log="/logs/0").end(tmp_path / "0", "failed", 3.0, "no room\nfor it")
+    found = read_records(tmp_path)
+    assert [(record.number, record.status) for record in found] == [(0, "failed"), (1, "not run"), (2, "not run")]
+    write_tables(tmp_path, found)
+    text = (tmp_path / "sweep.md").read_text()
+    assert "| 0   | x=a    | failed  | 3 s  |" in text
+    assert "| 2   | x=c    | not run |      |" in text
+    assert "job 0 failed: no room\nfor it\nlog: /logs/0" in text
