@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,11 @@ def spoken(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return code, said.out, said.err
 
 
+def plain(config: dict[str, Any]) -> None:
+    """As if trained without EAGLE-3.1's norm of the carried state."""
+    config["norm_output"] = config["eagle3"]["switches"]["norm_output"] = False
+
+
 def ids(folder: Path) -> list[int]:
     return json.loads((folder / "config.json").read_text())["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
 
@@ -47,7 +53,8 @@ def test_the_named_version_decides_the_ids(
     run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     _, folder = run
-    for version, wanted in (("0.5.12", [2, 3, 5]), ("0.5.13", [3, 4, 6])):
+    rewrite(folder / "drafter", plain)
+    for version, wanted in (("0.5.11", [2, 3, 5]), ("0.5.12", [2, 3, 5]), ("0.5.13", [3, 4, 6])):
         code, out, err = spoken(capsys, "export", str(folder), "--format", "sglang", "--sglang-version", version)
         assert (code, err) == (0, ""), out
         made = folder / f"drafter-sglang-{version}"
@@ -124,6 +131,17 @@ def test_a_faulty_drafter_is_not_exported(run: tuple[TargetInfo, Path], capsys: 
     assert code == 1
     assert "fc.weight is missing" in err
     assert not (folder / "drafter-sglang-0.5.23").exists()
+
+
+def test_what_a_version_does_not_have(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Before 0.5.12 SGLang's drafter knows no switches, and would carry the un-normed state."""
+    _, folder = run
+    code, _, err = spoken(capsys, "export", str(folder), "--format", "sglang", "--sglang-version", "0.5.11")
+    assert code == 2
+    assert "norm_output is on: SGLang 0.5.11 has no such drafter" in err
+    code, out, _ = spoken(capsys, "verify", str(folder / "drafter"), "--sglang-version", "0.5.11", "--all")
+    assert code == 1
+    assert "norm_output is on" in out
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 """`evaluate.drafter`: which stages are left, and what makes an evaluation another one."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests.drafter.foreign import as_others, make_ours
 from tests.drafter.targets import make_target
+from tests.e2e.chat_model import write_chat_model, write_conversations
 from tests.training.made import config_of
 
-from eagle3.config import load
+from eagle3.config import PROJECT, load
 from eagle3.config.schema import Config, DrafterConfig
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
@@ -65,3 +69,40 @@ def test_what_makes_it_another_evaluation(tmp_path: Path, target: TargetInfo) ->
     shape = replace(DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3), norm_output=True)
     export_drafter(Drafter(shape), torch.arange(48), [2, 4, 5], target, Path(drafter), "0.5.23")
     assert folder(kind="chain", drafter=drafter) != theirs, "another drafter in the same folder"
+
+
+def test_a_run_of_it(tmp_path: Path) -> None:
+    """From conversations to report without a server: a drafter of others, by real drafts."""
+    write_chat_model(tmp_path / "model")
+    write_conversations(tmp_path / "talks.jsonl", 30)
+    target = read_info(tmp_path / "model")
+    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3)
+    make_ours(tmp_path / "theirs", target, shape, [2, 3, 4])
+    as_others(tmp_path / "theirs")
+    arguments = [
+        "name=theirs",
+        "target=local",
+        "target.name=tiny",
+        f"target.path={tmp_path / 'model'}",
+        "dataset=jsonl",
+        f"dataset.path={tmp_path / 'talks.jsonl'}",
+        "dataset.max_length=200",
+        "server=cpu",
+        "trainer=cpu",
+        "evaluate=chain",
+        f"evaluate.drafter={tmp_path / 'theirs'}",
+        "evaluate.prompts=[held_out,chat]",
+        "evaluate.limit=2",
+        "evaluate.max_new_tokens=8",
+        f"paths.artifacts={tmp_path / 'artifacts'}",
+        f"paths.runs={tmp_path / 'runs'}",
+        "tracking=disabled",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "run.py"), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {folder.name for folder in (tmp_path / "artifacts").iterdir()} == {"prepare", "evaluate"}
+    (page,) = (tmp_path / "runs").glob("*/*/report/report.md")
+    assert "of real drafts, without a server" in page.read_text()
+    assert not list((tmp_path / "runs").glob("*/*/drafter"))

@@ -73,12 +73,15 @@ def _write(
     boundaries: list[int] | None,
     verifier: str,
 ) -> list[int]:
+    from eagle3.drafter.capture import not_served
     from eagle3.drafter.export import export_drafter
     from eagle3.drafter.load import load_drafter
     from eagle3.drafter.speculators import export_speculators
 
     loaded = load_drafter(folder, info, read_by, boundaries)
     if form == "sglang":
+        if lacking := not_served(loaded.drafter.shape, version):
+            raise ConfigError(f"--sglang-version {version}: {'; '.join(lacking)}")
         args = (loaded.drafter, loaded.draft_ids, loaded.boundaries, info, out, version, loaded.embedding)
         export_drafter(*args)
     else:

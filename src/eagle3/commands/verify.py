@@ -100,7 +100,9 @@ def _withdraw(folder: Path) -> None:
 def _drafter_faults(
     folder: Path, target: Path | None, boundaries: list[int] | None, sglang_version: str | None
 ) -> Iterator[object]:
+    from eagle3.drafter.capture import not_served
     from eagle3.drafter.check import check_drafter
+    from eagle3.drafter.folder import read_drafter
     from eagle3.target.info import read_info
 
     near, prefix = target_of(folder)
@@ -108,10 +110,17 @@ def _drafter_faults(
         raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
     info = read_info(target or Path(str(near)), text_prefix=prefix, trust_remote_code=True)
     own = read_json(folder / "config.json").get("eagle3") or {}
+    version = sglang_version or (None if own else installed_version())
     try:
-        yield from check_drafter(folder, info, boundaries, sglang_version or (None if own else installed_version()))
+        yield from check_drafter(folder, info, boundaries, version)
+        files = read_drafter(folder)
+        served_by = version or own.get("sglang_version")
+        if files.layout == "sglang" and served_by is not None:
+            yield from not_served(files.shape(), served_by)
     except Eagle3Error as error:
         yield error
+        return
+    except (KeyError, TypeError, ValueError):  # has been named
         return
     trained_for = own.get("target") or {}
     if trained_for.get("fingerprint") not in (None, info.fingerprint):

@@ -68,7 +68,8 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
             tracked.config({"provenance": made})
             run = _Run(cfg, run_dir, stages, console, tracked)
             for artifact in stages.in_order()[: STAGES.index(cfg.until) + 1]:
-                run.stage(artifact)
+                if artifact.stage not in left_out(cfg):
+                    run.stage(artifact)
             run.report(made)
             if replay is not None:
                 made["replay"] = replay.record(outcome := replay.outcome(run_dir))
