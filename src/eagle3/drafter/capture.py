@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError, Eagle3Error
 
 LIKE_DEEPSEEK = frozenset(
@@ -24,6 +25,9 @@ LIKE_DEEPSEEK = frozenset(
     }
 )
 AS_THEY_ARE_SINCE = Version("0.5.13")
+DRAFTERS_AS_CONFIGURED_SINCE = Version("0.5.12")
+"""Before, a drafter reads three states, and there are no norms but the plain ones."""
+BOUNDARIES_BEFORE = 3
 
 
 def captured_boundaries(ids: list[int], architecture: str, num_layers: int, sglang_version: str) -> list[int]:
@@ -63,6 +67,17 @@ def architecture_of(target: Path) -> str:
             f"{file}: no `architectures`, so the meaning of capture ids is unknown. Add the model's class."
         )
     return str(names[0])
+
+
+def not_served(shape: DrafterShape, sglang_version: str) -> list[str]:
+    """What that version's `LlamaForCausalLMEagle3` does not have; it would serve another drafter, without a word."""
+    if _version(sglang_version) >= DRAFTERS_AS_CONFIGURED_SINCE:
+        return []
+    problems = [f"{name} is on" for name in ("fc_norm", "norm_output") if getattr(shape, name)]
+    if shape.num_boundaries != BOUNDARIES_BEFORE:
+        problems.append(f"it reads {shape.num_boundaries} boundaries, not {BOUNDARIES_BEFORE}")
+    since = f"SGLang {sglang_version} has no such drafter; {DRAFTERS_AS_CONFIGURED_SINCE} and newer have"
+    return [f"{problem}: {since}" for problem in problems]
 
 
 def _version(text: str) -> Version:
