@@ -36,7 +36,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         beside = path.with_name(path.name + ".new")
         try:
             with beside.open("wb") as file:
-                torch.save({**checkpoint, KEY: self.made_by}, file)
+                torch.save({**checkpoint, **({KEY: self.made_by} if self.made_by else {})}, file)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
