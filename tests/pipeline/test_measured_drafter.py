@@ -87,6 +87,7 @@ def test_a_run_of_it(tmp_path: Path) -> None:
         "dataset=jsonl",
         f"dataset.path={tmp_path / 'talks.jsonl'}",
         "dataset.max_length=200",
+        "layers.boundaries=[2,3,4]",
         "server=cpu",
         "trainer=cpu",
         "evaluate=chain",
