@@ -34,7 +34,7 @@ def explain(error: BaseException) -> str:
     keep = [line for line in lines if not re.match(r"\s*(Config search path|.*provider=)", line)]
     if any("hydra/launcher/submitit" in line for line in keep):
         keep.append(
-            "It comes with a package that is not installed: pip install hydra-submitit-launcher (docs/sweeps.md)"
+            "Its package is not installed: pip install hydra-submitit-launcher (docs/sweeps.md)"
         )
     return "\n".join(keep[:12]) or type(error).__name__
 
