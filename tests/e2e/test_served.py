@@ -41,7 +41,7 @@ def register():
 
 
 def write_stand_in(folder: Path) -> Path:
-    """In the place of SGLang's speculative worker, which no CPU runs: sets the capture ids by the setter, as that does."""
+    """In the place of SGLang's speculative worker, which no CPU runs: sets the capture ids as that does."""
     marker = folder / "stand_in-1.dist-info"
     marker.mkdir(parents=True)
     (marker / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 1\n")

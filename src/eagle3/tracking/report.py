@@ -27,7 +27,11 @@ _CAPTIONS = {
     "throughput": "Tokens a second over the time of the stage.",
 }
 
-_KINDS = {"simulated": "simulated", "chain": "of real drafts, without a server", "served": "served"}
+_KINDS = {
+    "simulated": "on held-out conversations (simulated)",
+    "chain": "of real drafts, without a server, on held-out prompts",
+    "served": "served",
+}
 """What is said of an accept length, by `evaluate.kind`."""
 SERVED = "served.md"
 """Beside an evaluation's summary where it was served."""
@@ -61,8 +65,7 @@ def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
     if results.trained:
         yield "## Result\n"
         yield from _markdown(("draft token", *map(str, range(1, 1 + _steps(results)))), _result_rows(results))
-        if inputs.cfg.evaluate.kind == "simulated":
-            yield f"\n{_EXPLAINED}\n"
+        yield f"\n{_EXPLAINED}\n" if inputs.cfg.evaluate.kind == "simulated" else ""
     if page := _served(results):
         yield f"\n## Served\n\n{page}"
     yield from _pictures(pictures, "acceptance", "accept_length", "loss")
@@ -106,7 +109,7 @@ def _verdict(results: Results) -> str:
         kind = results.inputs.cfg.evaluate.kind
         if page := _served(results):
             return page.partition("\n\n")[0]
-        return f"**Accept length {trained:.2f}** on held-out conversations ({_KINDS[kind]}){before}."
+        return f"**Accept length {trained:.2f}** {_KINDS[kind]}{before}."
     last = results.inputs.stages[-1].name if results.inputs.stages else "nothing"
     return f"The run ended after the stage `{last}` (`until={results.inputs.cfg.until}`)."
 
