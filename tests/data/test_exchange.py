@@ -259,6 +259,23 @@ def test_an_export_redoes_what_is_not_whole_and_nothing_else(tmp_path, own):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_an_export_of_damaged_states_names_the_sequence(tmp_path, own):
+    shard = own.folder / own.manifest.shards[0].file
+    slot = own.layouts[0].slots["final"]
+    with shard.open("r+b") as file:
+        file.seek(slot.offset)
+        first = file.read(1)
+        file.seek(slot.offset)
+        file.write(bytes([first[0] ^ 1]))
+    try:
+        with pytest.raises(DataError, match=rf"states of sequence {int(own.sample_ids[0])} are not those"):
+            export_data(own.folder, tmp_path / "out", FORMATS["specforge"], Silent())
+    finally:
+        with shard.open("r+b") as file:
+            file.seek(slot.offset)
+            file.write(first)
+
+
 def test_other_files_of_the_source_do_no_harm(tmp_path, target, own):
     folder = there(own, tmp_path / "there", "speculators-v1", final="post")
     torch.save(torch.ones(3), folder / "token_freq.pt")

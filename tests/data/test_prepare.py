@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 from tests.data.chat_templates import make_style, save_style
 
+from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config, DatasetConfig, ServerConfig, ServerFlags, TargetConfig
 from eagle3.data.prepare import run_prepare
 from eagle3.data.split import held_out_sides
@@ -118,7 +119,9 @@ def test_artifact(target: TargetInfo, tmp_path: Path) -> None:
     assert summary["longest"] == lengths.max()
     assert summary["target"] == "small"
     assert summary["template_sha256"] == hashlib.sha256(style.template.encode()).hexdigest()
-    assert json.loads((tmp_path / "prepare.json").read_text()) == summary
+    written = json.loads((tmp_path / "prepare.json").read_text())
+    assert written.pop("prompts_sha256") == file_sha256([tmp_path / "prompts.safetensors"])
+    assert written == summary
     assert reporter.values["prepare/tokens"] == summary["tokens"]
     assert reporter.values["prepare/conversations"] == 34
     assert reporter.steps[-1] == (100, 100)

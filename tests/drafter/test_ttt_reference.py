@@ -1,6 +1,5 @@
 """The fast path against the plain definition, to float64 accuracy."""
 
-
 import pytest
 import torch
 from hypothesis import given, settings

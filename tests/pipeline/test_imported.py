@@ -1,6 +1,7 @@
 """Training on states that another project stored: import-data, verify, and run.py on what they made."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ from eagle3.config import PROJECT
 from eagle3.data.exchange.exporting import export_data
 from eagle3.data.exchange.importing import Import, import_data
 from eagle3.data.exchange.table import FORMATS
-from eagle3.errors import ConfigError
-from eagle3.pipeline.imported import imported, is_imported
+from eagle3.errors import ConfigError, DataError
+from eagle3.pipeline.artifacts import Artifact
+from eagle3.pipeline.imported import imported, is_imported, require_whole
 
 BOUNDARIES = [1, 3, 5]
 
@@ -102,3 +104,27 @@ def test_what_does_not_fit_the_run_is_refused(small: tuple[Path, Any]) -> None:
     (base / "back" / "DONE").unlink()
     with pytest.raises(ConfigError, match="not finished"):
         imported(config_of(base / "back"), target, [1])
+
+
+def test_a_copied_import_is_read_again_and_a_damaged_one_left_alone(tmp_path: Path) -> None:
+    write_target(tmp_path / "model")
+    target = write_target(tmp_path / "model")
+    own = write_states(tmp_path / "own", target, [1, 3], LENGTHS)
+    export_data(own.folder, tmp_path / "foreign", FORMATS["specforge"], Silent())
+    job = Import(tmp_path / "foreign", FORMATS["specforge"], [1, 3], target)
+    import_data(tmp_path / "foreign", tmp_path / "imported", job, Silent())
+    copy = shutil.copytree(tmp_path / "imported", tmp_path / "copy")  # with other times
+    (copy / "checked.json").unlink()
+    artifact, reporter = Artifact("extract", copy, {}), Silent()
+    require_whole(artifact, target, reporter)
+    assert len(reporter.notes) == 1
+    require_whole(artifact, target, reporter)
+    assert len(reporter.notes) == 1, "noted: not read again"
+    (shard,) = copy.glob("shard-*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    before = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+    with pytest.raises(DataError, match="import-data` that made it"):
+        require_whole(artifact, target, reporter)
+    assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == before

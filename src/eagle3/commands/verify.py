@@ -23,7 +23,8 @@ def run_verify(
 
     Args:
         every: name all faults instead of the first.
-        target: the model that a drafter is for; found by itself where the drafter lies in a run or a training.
+        target: the model that a dataset was made with or a drafter is for; a drafter's is found by itself where it lies
+            in a run or a training.
         boundaries: what a drafter of others was trained on.
         sglang_version: that will serve it; ours say which, for others it is the installed one.
 
@@ -35,7 +36,7 @@ def run_verify(
         count = 0
         is_drafter = kind is Kind.DRAFTER
         given = (target, boundaries, sglang_version)
-        for fault in _drafter_faults(folder, *given) if is_drafter else _dataset_faults(folder):
+        for fault in _drafter_faults(folder, *given) if is_drafter else _dataset_faults(folder, target):
             print(f"{folder}: {fault}", flush=True)
             count += 1
             if not every:
@@ -62,10 +63,16 @@ def _parts(path: Path) -> list[tuple[Kind, Path]]:
     return parts
 
 
-def _dataset_faults(folder: Path) -> Iterator[object]:
+def _dataset_faults(folder: Path, target: Path | None) -> Iterator[object]:
     from eagle3.data.manifest import NAME as MANIFEST
     from eagle3.data.verify import verify
+    from eagle3.target.info import read_info
 
+    if target is not None:
+        made_with = read_json(folder / MANIFEST).get("target") or {}
+        info = read_info(target, trust_remote_code=True)
+        if info.fingerprint != made_with.get("fingerprint"):
+            yield f"{MANIFEST}: the dataset was made with {made_with.get('name')}, another model than {target}"
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

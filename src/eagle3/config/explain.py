@@ -33,9 +33,7 @@ def explain(error: BaseException) -> str:
     # Hydra lists where it searched; the options are what a user wants to read.
     keep = [line for line in lines if not re.match(r"\s*(Config search path|.*provider=)", line)]
     if any("hydra/launcher/submitit" in line for line in keep):
-        keep.append(
-            "Its package is not installed: pip install hydra-submitit-launcher (docs/sweeps.md)"
-        )
+        keep.append("Its package is not installed: pip install hydra-submitit-launcher (docs/sweeps.md)")
     return "\n".join(keep[:12]) or type(error).__name__
 
 

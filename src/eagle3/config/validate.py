@@ -218,6 +218,8 @@ def validate(cfg: Config) -> None:
     _check_evaluate(cfg)
     _one_of("tracking.mode", cfg.tracking.mode, ("offline", "online", "disabled"))
     _check_finite("", dataclasses.asdict(cfg))
+    if not cfg.dataset.path:
+        raise ConfigError("dataset.path: empty; give a file, a folder, or a hub id (owner/name)")
     for key, path in (("artifacts", cfg.paths.artifacts), ("runs", cfg.paths.runs), ("cache", cfg.paths.cache)):
         if path is not None and not path.strip():
             raise ConfigError(f"paths.{key}: empty; give a folder, or leave the key out for the default")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from eagle3.data.checked import Checked, Finished, Progress, checksum_table, damages
+from eagle3.data.checked import Checked, Finished, Progress, damages
 from eagle3.data.ledger import Committed
 from eagle3.data.manifest import Manifest, ShardEntry
 from eagle3.data.placement import Placement, ShardPlan
-from eagle3.data.skeleton import PARTIAL, create_skeleton, finalise, row_checksums, skeleton_matches
+from eagle3.data.skeleton import PARTIAL, checksum_table, create_skeleton, finalise, row_checksums, skeleton_matches
 from eagle3.data.space import disk_error
 from eagle3.errors import DataError
 

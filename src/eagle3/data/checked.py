@@ -19,7 +19,7 @@ from eagle3.data.layout import ShardLayout
 from eagle3.data.manifest import NAME as MANIFEST
 from eagle3.data.manifest import Manifest
 from eagle3.data.shards import open_shard
-from eagle3.data.skeleton import index_sha256, row_checksums
+from eagle3.data.skeleton import checksum_table, index_sha256, row_checksums
 from eagle3.errors import DataError
 
 NAME = "checked.json"
@@ -94,12 +94,6 @@ class Finished:
     """[n] bool: quarantined, so that its rows do not matter."""
     known: bool
     """Not touched since its rows were known to be right."""
-
-
-def checksum_table(descriptor: int, layout: ShardLayout) -> np.ndarray:
-    """[n, ...] int64: the checksums that the shard itself holds; zeros in one that is not finished."""
-    slot = layout.slots["checksums"]
-    return np.frombuffer(os.pread(descriptor, slot.nbytes, slot.offset), np.int64).reshape(slot.shape)
 
 
 def damage(shard: Finished) -> str | None:

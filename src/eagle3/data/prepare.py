@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from eagle3.config.schema import Config, DatasetConfig
-from eagle3.data.json_file import write_json
 from eagle3.data.limits import longest_prompt
 from eagle3.data.offsets import IntArray
 from eagle3.data.prompts import EARLY_ROWS, Conversation, Tally, read_conversations
+from eagle3.data.prompts_file import write_summary
 from eagle3.data.space import disk_error
 from eagle3.data.split import held_out_sides
 from eagle3.data.tokenize import ConversationTokenizer, Tokenized, tokenizer_sha256
@@ -76,7 +76,7 @@ def run_prepare(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, 
     held_out = held_out_sides(kept.prompt_keys, cfg.dataset.held_out, cfg.dataset.seed)
     save_prompts(out / "prompts.safetensors", kept.input_ids, kept.loss_mask, kept.sample_ids, held_out)
     summary = _summary(cfg, target, tokenizer, tally, kept, held_out, limit)
-    write_json(out / "prepare.json", summary)
+    write_summary(out, summary)
     _report(summary, kept.tokens_per_s, reporter)
     return summary
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from eagle3.data.fp8 import dequantise
 from eagle3.data.layout import DTYPES, INDEX, ShardLayout, scale_name
 from eagle3.data.manifest import Manifest, ShardEntry
+from eagle3.data.skeleton import checksum_table, row_checksums
 from eagle3.errors import DataError
 
 __all__ = ["HiddenStates", "Manifest", "ShardEntry"]
@@ -126,6 +127,15 @@ class HiddenStates:
             with open_shard(self.folder / shard.file, layout) as file:
                 os.preadv(file.fileno(), [array[start : start + layout.tokens].data], layout.slots[name].offset)
         return array, starts[self._shards] + self._rows
+
+    def damaged(self, i: int) -> bool:
+        """Whether the states of sequence i differ from their checksums. Reads them."""
+        number, row = int(self._shards[i]), int(self._rows[i])
+        layout, path = self.layouts[number], self.folder / self.manifest.shards[number].file
+        offsets, _ = read_index(path, layout)
+        with open_shard(path, layout) as file:
+            known = checksum_table(file.fileno(), layout)[int(np.searchsorted(offsets, row))]
+            return row_checksums(file.fileno(), layout, row, int(self._lengths[i])) != known.tolist()
 
     def _views(self, i: int, names: list[str]) -> dict[str, Tensor]:
         tensors = self._open(int(self._shards[i]))

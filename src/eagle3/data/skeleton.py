@@ -92,6 +92,12 @@ def row_checksums(descriptor: int, layout: ShardLayout, row: int, length: int) -
     return sums
 
 
+def checksum_table(descriptor: int, layout: ShardLayout) -> np.ndarray:
+    """[n, ...] int64: the checksums that the shard itself holds; zeros in one that is not finished."""
+    slot = layout.slots["checksums"]
+    return np.frombuffer(os.pread(descriptor, slot.nbytes, slot.offset), np.int64).reshape(slot.shape)
+
+
 def index_sha256(descriptor: int, layout: ShardLayout) -> str:
     """sha256 of everything but the states and their scales: what a manifest lists of a shard."""
     digest = hashlib.sha256()

@@ -20,6 +20,7 @@ from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.replay import Replay
+from eagle3.pipeline.reuse import as_left, require_same_content
 from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, left_out, stages_of
 from eagle3.server.flags import server_command
 from eagle3.server.patches import plugin_sha256
@@ -172,7 +173,9 @@ class _Run:
         if not reused:
             artifact.prepare()
             with locked(artifact.folder, self.console):
-                changed = self._as_left(artifact)  # another run may have made it while we waited
+                changed = as_left(
+                    artifact, self.cfg, self.stages.target, self.console
+                )  # another run may have made it while we waited
                 reused = changed is None
                 if not reused:
                     if artifact.done:
@@ -189,14 +192,7 @@ class _Run:
         self.records.append(StageRecord(artifact.stage, artifact.folder, time.monotonic() - began, reused))
 
     def _as_left(self, artifact: Artifact) -> str | None:
-        """None for an artifact that is done and as it was left; else why it can't be taken as it is."""
-        if not artifact.done:
-            return f"{artifact.folder} is not done"
-        if artifact.stage != "extract":
-            return None
-        from eagle3.data.checked import untouched
-
-        return untouched(artifact.folder, self.stages.target.fingerprint)
+        return as_left(artifact, self.cfg, self.stages.target, self.console)
 
     def _make(self, artifact: Artifact) -> None:
         actions: dict[str, Callable[[Artifact], None]] = {
@@ -222,6 +218,7 @@ class _Run:
 
         with self._reporting(artifact) as reporter:
             run_prepare(self.cfg, self.stages.target, artifact.folder, reporter, self.run_dir / "logs")
+        require_same_content(self.cfg, artifact)
 
     def _extract(self, artifact: Artifact) -> None:
         from eagle3.data.extract import run_extraction

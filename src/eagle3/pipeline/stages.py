@@ -98,8 +98,14 @@ def find_inputs(cfg: Config) -> None:
                 raise ConfigError(f"{key}: {given} is not there (looked in {looked}); give a path that exists")
 
 
-def _dataset_files(path: Path) -> list[Path]:
-    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+def dataset_content(cfg: Config) -> str | list[str]:
+    """sha256 of the dataset's file or files; of a dataset of a hub, its name and split."""
+    path = Path(cfg.dataset.path)
+    if path.is_dir():
+        return file_sha256(sorted(p for p in path.rglob("*") if p.is_file()))
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"dataset.path: {path} is neither a file nor a folder")
+    return file_sha256([path]) if path.is_file() else [cfg.dataset.path, str(cfg.dataset.split)]
 
 
 def _tokenizer_sha256(target: TargetInfo, chat_template: str | None) -> str:
@@ -109,10 +115,10 @@ def _tokenizer_sha256(target: TargetInfo, chat_template: str | None) -> str:
 
 
 def _prepare_inputs(cfg: Config, target: TargetInfo) -> dict[str, Any]:
-    dataset, path = cfg.dataset, Path(cfg.dataset.path)
+    dataset = cfg.dataset
     inputs: dict[str, Any] = {
         "revision": REVISION["prepare"],
-        "content": file_sha256(_dataset_files(path)) if path.exists() else [dataset.path, dataset.split],
+        "content": dataset_content(cfg),
         "limit": dataset.limit,
         "max_length": dataset.max_length,
         "on_long": dataset.on_long,

@@ -158,7 +158,7 @@ def _defaults(cfg: Config) -> dict[str, Any]:
         return {}
     # Without these SGLang sizes its cache from all of the machine's memory.
     room = max(16384, 4 * cfg.dataset.max_length)
-    return {"mem_fraction_static": 0.1, "max_total_tokens": room, "sampling_backend": "pytorch", "sleep_on_idle": True}
+    return {"mem_fraction_static": 0.3, "max_total_tokens": room, "sampling_backend": "pytorch", "sleep_on_idle": True}
 
 
 def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed) -> dict[str, Any]:
@@ -201,9 +201,7 @@ def _words(name: str, value: Any) -> list[str]:
     return [flag, str(value)]
 
 
-def _environment(
-    cfg: Config, role: Role, dump: Path | None, capture: Path | None, sglang: Installed
-) -> dict[str, str]:
+def _environment(cfg: Config, role: Role, dump: Path | None, capture: Path | None, sglang: Installed) -> dict[str, str]:
     nccl = profile_env(getattr(cfg.nccl, role), f"nccl.{role}", cfg.nccl.extra)
     ours: dict[str, str] = {
         "HF_HUB_OFFLINE": "1",  # the target is local by now; some loaders wait long for a network otherwise

@@ -15,6 +15,7 @@ from eagle3.errors import ServerError, ServerLostError
 from eagle3.server.flags import ServerCommand
 from eagle3.server.process import ChildTree, check_port, free_port
 
+GAVE_UP = "Received sigquit from a child process"
 READY_LINE = "The server is fired up and ready to roll!"
 POLL_S = 0.2
 PLUGIN_S = 5.0
@@ -131,6 +132,8 @@ class Server:
         code = self.tree.poll()
         if code is not None:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            if code == -signal.SIGKILL and self.tree.wrote(GAVE_UP):
+                how = "ended itself after one of its processes had failed"
             raise ServerLostError(self._story(f"the server {how}"))
 
     def dump_status(self) -> dict[str, Any]:
@@ -168,6 +171,7 @@ _SIGNS = (
     ("address already in use", "its port is taken; server.port=0 takes a free one"),
     ("out of memory", "out of GPU memory; lower server.flags.common.mem_fraction_static or raise server.tp"),
     ("Not enough memory", "not enough memory for its cache; raise server.flags.common.mem_fraction_static"),
+    ("Raise --mem-fraction-static", "no memory is left for its cache; raise server.flags.common.mem_fraction_static"),
     ("No space left on device", "a disk is full"),
     ("unrecognized arguments", "it does not take one of its flags"),
     # With its quotes: the server's own dump of its arguments names the flag too.

@@ -80,6 +80,11 @@ def export_data(
                 if _is_whole(path, form, states, i, len(names)):
                     pace.add(0)
                     continue
+                if states.damaged(i):
+                    raise DataError(
+                        f"{states.folder}: the states of sequence {int(states.sample_ids[i])} are not those that were "
+                        "written. Run `eagle3 verify` on it, and then the command that made it, which mends it"
+                    )
                 _save(path, form, _stored(states, i, names, norm))
                 pace.add(int(states.lengths[i]))
             if form.finish:

@@ -1,0 +1,37 @@
+"""Whether what a stage has left can be taken as it is."""
+
+from eagle3.config import Config
+from eagle3.errors import DataError
+from eagle3.metrics import Reporter
+from eagle3.pipeline.artifacts import Artifact
+from eagle3.pipeline.imported import is_imported, require_whole
+from eagle3.pipeline.stages import dataset_content
+from eagle3.target.info import TargetInfo
+
+
+def as_left(artifact: Artifact, cfg: Config, target: TargetInfo, reporter: Reporter) -> str | None:
+    """None for an artifact that is done and as it was left; else why it can't be taken as it is.
+
+    Raises:
+        DataError: it was imported, and is damaged: nothing here could make it again.
+    """
+    if not artifact.done:
+        return f"{artifact.folder} is not done"
+    if artifact.stage == "prepare" and not is_imported(cfg):
+        from eagle3.data.prompts_file import changed
+
+        return changed(artifact.folder)
+    if artifact.stage != "extract":
+        return None
+    if is_imported(cfg):
+        require_whole(artifact, target, reporter)
+        return None
+    from eagle3.data.checked import untouched
+
+    return untouched(artifact.folder, target.fingerprint)
+
+
+def require_same_content(cfg: Config, artifact: Artifact) -> None:
+    """After prepare: its name says what it was made of. Raises DataError where that was changed meanwhile."""
+    if dataset_content(cfg) != artifact.inputs["content"]:
+        raise DataError(f"dataset.path: {cfg.dataset.path} was changed while it was read; run the command again")
