@@ -206,6 +206,17 @@ def test_states_that_are_not_finite_stay_unused(tmp_path, target, own):
     assert not list(verify(tmp_path / "back"))
 
 
+@pytest.mark.parametrize("value", [-100, 0.5])
+def test_a_loss_mask_of_other_values_is_not_taken_for_ones(tmp_path, target, own, value):
+    folder = there(own, tmp_path / "there", "specforge")
+    path = folder / "rows_0-5000" / "data_2.ckpt"
+    stored = torch.load(path, weights_only=True)
+    stored["loss_mask"] = torch.where(stored["loss_mask"] == 0, value, stored["loss_mask"].double())
+    torch.save(stored, path)
+    with pytest.raises(DataError, match=rf"data_2\.ckpt: its loss mask holds {value}"):
+        back(folder, tmp_path / "back", "specforge", [1, 3], target)
+
+
 def test_files_are_never_unpickled(tmp_path, target, own):
     folder = there(own, tmp_path / "there", "specforge")
     torch.save({"input_ids": Path("harm")}, folder / "rows_0-5000" / "data_0.ckpt")

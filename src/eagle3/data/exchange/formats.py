@@ -71,7 +71,7 @@ def in_natural_order(files: list[Path]) -> list[Path]:
 
 
 def require_shapes(path: Path, stored: Stored) -> Stored:
-    """The same; raises DataError when ids, mask and states are not of one sequence."""
+    """The same; raises DataError when ids, mask and states are not of one sequence, or the mask is none."""
     S = stored.input_ids.shape[0] if stored.input_ids.dim() == 1 else -1
     shapes = {"input_ids": stored.input_ids.shape, "loss_mask": stored.loss_mask.shape}
     shapes |= {f"state {k}": column.shape for k, column in enumerate(stored.columns)}
@@ -83,6 +83,9 @@ def require_shapes(path: Path, stored: Stored) -> Stored:
         raise DataError(f"{path}: not a sequence with at least two states: {listed}. {REMEDY}")
     if not all(column.dtype in (torch.bfloat16, torch.float16, torch.float32) for column in stored.columns):
         raise DataError(f"{path}: its states are {stored.columns[-1].dtype}, not 16 or 32 bit floats. {REMEDY}")
+    if not bool(((stored.loss_mask == 0) | (stored.loss_mask == 1)).all()):
+        odd = sorted(set(stored.loss_mask.tolist()) - {0, 1})[:3]
+        raise DataError(f"{path}: its loss mask holds {', '.join(map(str, odd))}, and only 0 and 1 are known. {REMEDY}")
     return stored
 
 
