@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("path", type=Path, metavar="PATH")
     verify.add_argument("--all", action="store_true", help="go on after the first fault and name them all")
-    verify.add_argument("--target", type=Path, metavar="FOLDER", help="the model that a drafter is for")
+    verify.add_argument("--target", type=Path, metavar="FOLDER", help="the model that it was made with, or is for")
     _add_reading(verify)
     _add_export(commands)
     _add_exchange(commands)

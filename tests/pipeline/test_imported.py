@@ -9,10 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from tests.data.exchange_cases import LENGTHS, Silent, write_states, write_target
 from tests.e2e.chat_model import write_chat_model
-from transformers import AutoModelForCausalLM
+from tests.pipeline.imported_runs import store_as_speculators_v1
 
 from eagle3.cli import main
 from eagle3.config import PROJECT
@@ -22,23 +21,6 @@ from eagle3.data.exchange.table import FORMATS
 from eagle3.errors import ConfigError, DataError
 from eagle3.pipeline.artifacts import Artifact
 from eagle3.pipeline.imported import imported, is_imported, require_whole
-
-BOUNDARIES = [1, 3, 5]
-
-
-@torch.no_grad()
-def store_as_speculators_v1(model: Path, folder: Path, count: int = 12) -> None:
-    """What its generator stores: transformers' own states at the boundaries, and the last one before the norm."""
-    target = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
-    last: list[torch.Tensor] = []
-    target.model.norm.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0]))
-    folder.mkdir()
-    for i in range(count):
-        ids = torch.randint(3, target.config.vocab_size, (1, 30 + i), generator=torch.Generator().manual_seed(i))
-        states = target(input_ids=ids, output_hidden_states=True).hidden_states
-        mask = (torch.arange(ids.shape[1]) > 10).long()
-        columns = [*(states[b][0].clone() for b in BOUNDARIES), last.pop()[0].clone()]
-        torch.save({"input_ids": ids[0], "loss_mask": mask, "hidden_states": columns}, folder / f"data_{i}.pt")
 
 
 def test_a_drafter_is_trained_on_an_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,15 +79,9 @@ def write_folder(out: Path, config: dict[str, Any], tensors: dict[str, Tensor]) 
         raise Eagle3Error(f"{out}: the drafter cannot be written ({error}).") from error
 
 
-def drafter_config(
-    shape: DrafterShape, boundaries: list[int], target: TargetInfo, sglang_version: str
-) -> dict[str, Any]:
-    """config.json: a Llama of one layer, with everything that SGLang's loader and speculative workers look up."""
-    if len(boundaries) != shape.num_boundaries:
-        raise ValueError(f"{len(boundaries)} boundaries for a drafter of {shape.num_boundaries}")
-    architecture = architecture_of(target.path)
-    config: dict[str, Any] = {
-        "architectures": [ARCHITECTURE],
+def llama_layer(shape: DrafterShape) -> dict[str, Any]:
+    """What every reader of a drafter's config.json takes from a Llama's of one layer."""
+    return {
         "model_type": "llama",
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
@@ -97,15 +91,28 @@ def drafter_config(
         "head_dim": shape.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": shape.rms_norm_eps,
-        "rope_theta": shape.rope_theta,
-        "rope_scaling": rope_config(shape.rope_scaling),
         "max_position_embeddings": shape.context_length,
-        "attention_bias": shape.attention_bias,
         "mlp_bias": False,
         "vocab_size": shape.vocab_size,
-        "draft_vocab_size": shape.draft_vocab_size,
         # SGLang takes a tied head for the embedding, and a null draft vocabulary for the target's head.
         "tie_word_embeddings": False,
+    }
+
+
+def drafter_config(
+    shape: DrafterShape, boundaries: list[int], target: TargetInfo, sglang_version: str
+) -> dict[str, Any]:
+    """config.json: a Llama of one layer, with everything that SGLang's loader and speculative workers look up."""
+    if len(boundaries) != shape.num_boundaries:
+        raise ValueError(f"{len(boundaries)} boundaries for a drafter of {shape.num_boundaries}")
+    architecture = architecture_of(target.path)
+    config: dict[str, Any] = {
+        "architectures": [ARCHITECTURE],
+        **llama_layer(shape),
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": rope_config(shape.rope_scaling),
+        "attention_bias": shape.attention_bias,
+        "draft_vocab_size": shape.draft_vocab_size,
         "target_hidden_size": shape.target_hidden_size,
         "num_aux_hidden_states": shape.num_boundaries,
         "fc_norm": shape.fc_norm,

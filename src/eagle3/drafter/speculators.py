@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eagle3.drafter.capture import architecture_of
 from eagle3.drafter.check import SPECULATORS_ARCHITECTURE
-from eagle3.drafter.export import drafter_tensors, own_record, rope_config, write_folder
+from eagle3.drafter.export import drafter_tensors, llama_layer, own_record, rope_config, write_folder
 from eagle3.drafter.folder import IDS, OWN
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
@@ -67,21 +67,9 @@ def speculators_config(
     """config.json, as `Eagle3SpeculatorConfig` writes it."""
     scaling = rope_config(shape.rope_scaling)
     layer = {
-        "model_type": "llama",
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": shape.rms_norm_eps,
+        **llama_layer(shape),
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta, **(scaling or {})},
-        "max_position_embeddings": shape.context_length,
         "attention_bias": False,
-        "mlp_bias": False,
-        "vocab_size": shape.vocab_size,
-        "tie_word_embeddings": False,
     }
     return {
         "architectures": [SPECULATORS_ARCHITECTURE],

@@ -6,10 +6,9 @@ the first request to the last reply: for decoding that holds the prefill of a sh
 
 import asyncio
 import dataclasses
-import json
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +17,9 @@ import numpy as np
 import psutil
 
 from eagle3.config.schema import BenchConfig, Config
+from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError, ServerError
+from eagle3.evaluation.load import alive
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import RESERVED_TOKENS, ServerCommand, server_command
@@ -32,7 +33,6 @@ LOG = "bench-server.log"
 PREFILL = "bench/prefill"
 FOREVER_S = 1e6
 """A reply may take as long as the server lives; `Server.check` sees to the rest."""
-TICK_S = 1.0
 
 
 def bench_command(cfg: Config, model: str | Path) -> ServerCommand:
@@ -73,11 +73,11 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     for text in (*_said(report), *flags):
         reporter.note(text)
     told = {"profile": cfg.nccl.serving.name, "environment": seen, "not_followed": flags}
-    _write(out / "nccl.json", told | vars(report))
+    write_json(out / "nccl.json", told | vars(report))
     summary: dict[str, Any] = {"bench/profile": cfg.nccl.serving.name, "bench/not_followed": len(flags)}
     for name, values in samples.items():
         summary |= {name: median(values), f"{name}/smallest": min(values), f"{name}/largest": max(values)}
-    _write(out / "summary.json", {**summary, "samples": samples})
+    write_json(out / "summary.json", {**summary, "samples": samples})
 
 
 def _inherited(env: dict[str, str]) -> dict[str, str]:
@@ -123,7 +123,7 @@ async def _measure(cfg: Config, target: TargetInfo, server: Server, reporter: Re
     async with Client(server.url, most, timeout_s=FOREVER_S) as client:
         for repeat in range(bench.repeats + 1):  # the first warms up: kernels are compiled, graphs captured
             for figure, values in samples.items():
-                rate = await _alive(server, _one(client, bench, figure, prompts))
+                rate = await alive(server, _one(client, bench, figure, prompts))
                 if repeat > 0:
                     values.append(rate)
                     reporter.log({figure: rate, "bench/repeat": repeat}, repeat)
@@ -147,18 +147,6 @@ async def _one(
     return count * tokens / (time.perf_counter() - began)
 
 
-async def _alive(server: Server, work: Coroutine[Any, Any, float]) -> float:
-    """The result, or a ServerError as soon as the server is gone."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            await asyncio.wait([task], timeout=TICK_S)
-            server.check()
-        return task.result()
-    finally:
-        task.cancel()
-
-
 def _shown(samples: dict[str, list[float]]) -> dict[str, float]:
     return {name.removeprefix("bench/"): round(values[-1], 1) for name, values in samples.items() if values}
 
@@ -168,7 +156,3 @@ def _said(report: NcclReport) -> list[str]:
         return ["NCCL said nothing: it is not used by one GPU or a CPU"]
     lines = [f"NCCL {report.version}, {report.ranks} ranks, channels {report.channels}, {', '.join(report.transports)}"]
     return lines + [f"{name}: {', '.join(chosen)}" for name, chosen in report.choices.items()]
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
