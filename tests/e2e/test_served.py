@@ -57,9 +57,7 @@ def test_two_servers_in_turn(tmp_path: Path) -> None:
         name="tiny",
         target=TargetConfig("tiny", str(info.path)),
         dataset=DatasetConfig("none", "none.jsonl"),
-        server=ServerConfig(
-            device="cpu", flags=ServerFlags(common={"max_total_tokens": 4096, "mem_fraction_static": 0.1})
-        ),
+        server=ServerConfig(device="cpu", flags=ServerFlags(common={"max_total_tokens": 4096})),
         evaluate=EvaluateConfig(
             kind="served", concurrency=[1, 4], temperatures=[0.0, 1.0], rounds=2, max_new_tokens=12, beside=True
         ),

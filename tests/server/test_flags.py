@@ -79,6 +79,12 @@ def test_an_unknown_flag_is_refused_with_what_is_close():
         server_command(config(common={"mem_fraction_statik": 0.5}), "serving", "M")
 
 
+def test_the_cpu_s_cache_is_bounded_in_tokens_and_other_programs_may_take_most_of_the_memory_meanwhile():
+    argv = server_command(config(), "extraction", "M").argv
+    assert int(value(argv, "--max-total-tokens")) >= 16384
+    assert float(value(argv, "--mem-fraction-static")) >= 0.9  # SGLang gives up when that much is gone at its start
+
+
 def test_values_become_words():
     flags = {
         "mem_fraction_static": 0.25,

@@ -156,9 +156,10 @@ def _defaults(cfg: Config) -> dict[str, Any]:
     """Set by us unless `server.flags` says otherwise."""
     if cfg.server.device != "cpu":
         return {}
-    # Without these SGLang sizes its cache from all of the machine's memory.
+    # Without `max_total_tokens` SGLang sizes its cache from all of the machine's memory. The fraction takes nothing: it
+    # bounds weights, cache and whatever other programs take while the server starts, and past it SGLang gives up.
     room = max(16384, 4 * cfg.dataset.max_length)
-    return {"mem_fraction_static": 0.3, "max_total_tokens": room, "sampling_backend": "pytorch", "sleep_on_idle": True}
+    return {"mem_fraction_static": 0.9, "max_total_tokens": room, "sampling_backend": "pytorch", "sleep_on_idle": True}
 
 
 def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed) -> dict[str, Any]:
