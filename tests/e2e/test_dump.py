@@ -1,4 +1,7 @@
-"""The dump plugin in a real SGLang server on the CPU against transformers on the same weights: Llama and Qwen3."""
+"""The dump plugin in a real SGLang server on the CPU against transformers on the same weights: Qwen3.
+
+Llama is in test_extract.py, DeepSeek-V3 and Kimi-K2.5 in test_dump_mla.py.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,16 +16,15 @@ from eagle3.server.flags import server_command
 from eagle3.server.launch import Server
 
 pytestmark = pytest.mark.e2e
-MODELS = {"llama": tiny_llama, "qwen3": tiny_qwen3}
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
-def served(request, tmp_path_factory) -> Iterator[Served]:
-    yield from serve(MODELS[request.param], [1, 3, 5], tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Served]:
+    yield from serve(tiny_qwen3, [1, 3, 5], tmp_path_factory.mktemp("qwen3"))
 
 
 class TestDump(DumpTests):
-    """Dense models."""
+    """Qwen3."""
 
 
 def test_a_plugin_that_refuses_is_an_error_with_its_reason(tmp_path):

@@ -24,6 +24,7 @@ from eagle3.data.extract import run_extraction
 from eagle3.data.shards import HiddenStates
 from eagle3.data.verify import verify
 from eagle3.errors import DataError
+from eagle3.server.flags import RESERVED_TOKENS
 
 pytestmark = pytest.mark.e2e
 COUNT = 60
@@ -41,7 +42,8 @@ def model(root: Path) -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def prompts(root: Path) -> list[torch.Tensor]:
-    return write_prompts(root / "prompts", lengths(COUNT))
+    longest = tiny_llama().max_position_embeddings - RESERVED_TOKENS
+    return write_prompts(root / "prompts", lengths(COUNT, longest))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,8 @@ def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 def test_states_are_those_of_transformers(
     model: PreTrainedModel, prompts: list[torch.Tensor], whole: tuple[HiddenStates, Quiet]
 ) -> None:
-    """And nobody else's: what another client asked for is nowhere."""
+    """From one token to the context's limit, whole and in chunks, and nobody else's: what another client asked for is
+    nowhere."""
     data, _ = whole
     assert data.lengths.tolist() == [len(ids) for ids in prompts]
     assert data.sample_ids.tolist() == [10 + 2 * i for i in range(COUNT)]

@@ -247,7 +247,7 @@ class Killer:
 
 def test_killed_at_random_moments(root: Path, undisturbed: HiddenStates) -> None:
     seed = int(os.environ.get("EAGLE3_SEED", time.time_ns() % 10**6))
-    killer = Killer(int(os.environ.get("EAGLE3_KILLS", "3")), random.Random(seed))
+    killer = Killer(int(os.environ.get("EAGLE3_KILLS", "2")), random.Random(seed))
     print(f"EAGLE3_SEED={seed}, {len(killer.left)} kills")
     number = 0
     while killer.left:

@@ -153,8 +153,11 @@ def test_a_damaged_dataset_is_named_and_mended_by_the_same_command(place: Path, 
     assert torch.allclose(after.read(3, ["final"])["final"].float(), before[3].float(), atol=0.2)
 
 
-@pytest.mark.parametrize("stage", ["extract", "train", "evaluate"])
-@pytest.mark.parametrize("number", [signal.SIGINT], ids=["ctrl-c"])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [("extract", signal.SIGINT), ("train", signal.SIGTERM), ("evaluate", signal.SIGINT)],
+    ids=["ctrl-c-extract", "sigterm-train", "ctrl-c-evaluate"],
+)
 def test_stopped_in_a_stage_the_same_command_continues(
     place: Path, tmp_path: Path, stage: str, number: signal.Signals
 ) -> None:
@@ -178,17 +181,6 @@ def test_stopped_in_a_stage_the_same_command_continues(
         code, output = run(arguments, tmp_path)
         assert code == 0, output
         assert "train: reused" in output
-
-
-def test_sigterm_is_like_ctrl_c(place: Path, tmp_path: Path) -> None:
-    process = start(overrides(place, "terminated"), tmp_path)
-    while not list((place / "terminated" / "extract").glob("*/*/inputs.json")):
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, output
-    assert not leftovers(place)
 
 
 @pytest.mark.parametrize(
