@@ -10,8 +10,11 @@ import pytest
 
 from eagle3.target import cache_folder
 
-BESIDE = {"speculators==0.9.0": ("hs-connectors==0.9.0",)}
-"""Packages of the same project that a peer imports."""
+BESIDE = {
+    "speculators==0.9.0": ("hs-connectors==0.9.0",),
+    "hydra-submitit-launcher==1.2.0": ("submitit==1.5.4",),
+}
+"""Packages that a peer imports and this environment lacks."""
 
 
 def peer_path(name: str, version: str) -> Path:

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.evaluation.recorded_loads import loads
 
 from eagle3.comparison.noise import Verdict, accept_length, bootstrap_spread, by_seeds, by_sequences
 from eagle3.comparison.runs import Run, Sequences
 from eagle3.comparison.table import compare_runs
 from eagle3.comparison.variants import differing, judge, variants_of
+from eagle3.evaluation.figures import cells_of, summary_of
 
 
 def drawn(shares: list[float], seed: int, count: int = 60, positions: int = 40) -> Sequences:
@@ -66,7 +68,7 @@ def test_seeds_by_welch() -> None:
 
 def test_what_can_not_be_compared_is_said() -> None:
     a, other_data = variants_of([made({"x": 1}, [0.5]), made({"x": 2}, [0.5], data="e")])
-    assert judge(a, other_data, 1) == "measured on other conversations or for another target"
+    assert judge(a, other_data, 1) == "measured on other conversations, in another way or for another target"
     a, b = variants_of([made({"x": 1}, [0.5], sequences=False), made({"x": 2}, [0.5], sequences=False)])
     assert "no figures by sequence" in str(judge(a, b, 1))
 
@@ -98,4 +100,28 @@ def test_keys_that_differ() -> None:
     variants = variants_of([made({"a.size": 1, "b.size": 1}, [0.5]), made({"a.size": 2, "b.size": 2}, [0.5])])
     assert variants[0].setting == {"a.size": "1", "b.size": "1"}
     variants = variants_of([made({"dataset.path": "/x/y/z", "dataset.limit": 1}, [0.5], data=d) for d in "de"])
-    assert list(variants[0].setting) == ["name"]
+    assert list(variants[0].setting) == ["dataset"]
+
+
+def test_a_served_evaluation_is_compared_by_the_names_that_it_writes() -> None:
+    served = [made({"optim.lr": lr}, [0.5]) for lr in (1, 2)]
+    for run, speed_up in zip(served, (1.5, 1.25), strict=True):
+        run.summary.update(summary_of(cells_of(loads([speed_up] * 3))))
+    found = compare_runs(served)
+    keys = [column.key for column in found.columns]
+    assert [column.value(found.variants[0]) for column in found.columns if column.key == "speedup"] == [1.5]
+    assert "served_tokens_per_s" in keys
+    assert "(served, 3 drafted tokens)" in found.headline()[0]
+    simulated = made({"optim.lr": 3}, [0.5])
+    verdict = judge(variants_of([*served, simulated])[0], variants_of([*served, simulated])[2], 1)
+    assert verdict == "measured on other conversations, in another way or for another target"
+
+
+def test_an_nccl_profile_is_told_by_its_name() -> None:
+    profiles = {
+        "default": {},
+        "ring_ll": {"nccl.serving.env.NCCL_PROTO": "LL"},
+        "tree": {"nccl.serving.env.NCCL_ALGO": "Tree"},
+    }
+    runs = [made({"nccl.serving.name": name, **env}, [0.5]) for name, env in profiles.items()]
+    assert [variant.setting for variant in variants_of(runs)] == [{"nccl.serving": name} for name in profiles]

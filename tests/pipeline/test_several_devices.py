@@ -14,8 +14,8 @@ from eagle3.config.load import load
 from eagle3.config.schema import TrainerConfig
 from eagle3.errors import ConfigError, TrainingError
 from eagle3.pipeline.child import run_child, training_module
-from eagle3.pipeline.experiment import _require_devices
 from eagle3.pipeline.stages import _train_inputs
+from eagle3.pipeline.start import _require_devices
 
 
 def inputs(**trainer: Any) -> dict[str, Any]:

@@ -10,7 +10,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from eagle3 import config
 from eagle3.pipeline.sweep import _digest, _jobs, _union
-from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, choices_of, ranked, read_records, varied, write_tables
+from eagle3.pipeline.sweep_table import (
+    REPEATS,
+    SWEEP_FILE,
+    Record,
+    choices_of,
+    ranked,
+    read_records,
+    varied,
+    write_tables,
+)
 
 SWEEPS = sorted(path.stem for path in (config.PROJECT / "sweeps").glob("*.yaml"))
 SEARCH = f"hydra.searchpath=[file://{config.PROJECT / 'conf'}]"
@@ -35,12 +44,14 @@ def sweep(name: str, *task: str) -> DictConfig:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_job_of_every_sweep_composes_and_validates(name: str) -> None:
-    jobs = _jobs(sweep(name))
+def test_every_choice_of_every_sweep_composes_and_validates(name: str) -> None:
+    found = sweep(name)
+    jobs = _jobs(found)
     assert jobs is not None
     assert len(jobs) > 1
-    for job in jobs:
-        assert config.load(compose(name, [*job, SEARCH])).name == name
+    assert set(found.hydra.sweeper.params) & set(REPEATS), "without repeats no spread is known"
+    for item in {item: None for job in jobs for item in job if item not in GIVEN}:
+        assert config.load(compose(name, [*GIVEN, item, SEARCH])).name == name
 
 
 def test_all_choices_of_boundaries_are_captured_at_once() -> None:
@@ -53,6 +64,21 @@ def test_all_choices_of_boundaries_are_captured_at_once() -> None:
     said = sweep("layers", "layers.capture=[1,3,5,7]")
     assert _union(said, _jobs(said)) is None
     assert _union(sweep("drafters"), _jobs(sweep("drafters"))) is None
+
+
+def test_a_choice_of_the_group_is_captured_like_one_of_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+    def union(*task: str) -> list[int] | None:
+        found = sweep("drafters", *task)
+        return _union(found, _jobs(found))
+
+    assert union("layers=auto,kimi_k25", "target.shape.num_layers=61") == [2, 3, 30, 31, 58, 59]
+    assert union("layers=auto,kimi_k25", "layers.boundaries=[5]") is None, "one choice by another name"
+    assert union("layers=auto,kimi_k25", "layers.capture=[1,2,3]") is None
+    assert union("layers.boundaries=[4,5],null") == [2, 4, 5, 15, 27]
+    assert union("layers=auto,no_such_one") is None, "Hydra says so"
+    assert not capsys.readouterr().err
+    assert union("layers=auto,kimi_k25", "target.shape=null", "target.path=not/here", "target.pypi=null") is None
+    assert "layers=auto" in capsys.readouterr().err
 
 
 def test_the_same_command_has_the_same_name_whatever_it_does_about_failures() -> None:
@@ -74,11 +100,26 @@ def records() -> list[Record]:
 def test_choices_are_ranked_by_their_median_and_a_difference_within_the_spread_is_a_tie() -> None:
     found = records()
     assert varied(found)[1] == ["x=a", "seed=1"]
-    rows = ranked(choices_of(found), "eval/accept_length")
+    rows = ranked(choices_of(found, "eval/accept_length"))
     assert [(choice.name, verdict) for choice, verdict in rows] == [("x=b", "best"), ("x=a", "tie"), ("x=c", "-22.7%")]
-    assert rows[0][0].spread("eval/accept_length") == pytest.approx(0.07)
-    alone = ranked(choices_of(found[::2]), "eval/accept_length")
+    assert rows[0][0].spread == pytest.approx(0.07)
+    alone = ranked(choices_of(found[::2], "eval/accept_length"))
     assert alone[1][1] == "-2.0%, spread not known"
+
+
+def test_what_jobs_share_counts_once_by_what_they_have_in_common() -> None:
+    """Two choices of layers under two NCCL profiles, two seeds: four trainings and four measurements of tokens/s."""
+    found = []
+    for seed in (0, 1):
+        for layers in ("a", "b"):
+            for profile in ("p", "q"):
+                figures = {"eval/accept_length": 2.0 + (layers == "a") + seed / 10, "bench/prefill": 100.0 + seed}
+                record = Record(len(found), [f"seed={seed}", f"layers={layers}", f"nccl={profile}"], figures=figures)
+                record.measured = {"eval/accept_length": f"{layers}{seed}", "bench/prefill": f"{profile}{seed}"}
+                found.append(record)
+    by_length, by_rate = (choices_of(found, figure) for figure in ("eval/accept_length", "bench/prefill"))
+    assert {choice.name: choice.values for choice in by_length} == {"layers=a": [3.0, 3.1], "layers=b": [2.0, 2.1]}
+    assert {choice.name: choice.values for choice in by_rate} == {f"nccl={name}": [100.0, 101.0] for name in "pq"}
 
 
 def test_the_table_has_every_job_and_every_cause(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_everything_is_in_the_file(cfg: Config, tmp_path: Path) -> None:
         for step in range(3):
             tracked.log({"train/loss": 3.0 - step, "val/accept_length": 1.0 + step}, step=step)
         tracked.config({"provenance": {**PROVENANCE, "boundaries": [2, 15, 27]}})
-        tracked.summary({"eval/accept_length": 1.75})
+        tracked.summary({"eval/accept_length": 1.75, **{f"eval/further_{i}": i for i in range(100)}})
         tracked.plots(plots)
         tracked.dataset(tmp_path / "dataset")
         tracked.drafter(tmp_path / "drafter", {"note": "best"})
@@ -87,7 +87,7 @@ def test_everything_is_in_the_file(cfg: Config, tmp_path: Path) -> None:
     assert (dataset.type, list(dataset.files)) == ("dataset", ["manifest.json"])
     assert dataset.metadata["tokens"] == 70
     assert drafter.type == "model"
-    assert (drafter.metadata["eval/accept_length"], drafter.metadata["note"]) == (1.75, "best")
+    assert (drafter.metadata["figures"]["eval/accept_length"], drafter.metadata["note"]) == (1.75, "best")
     assert set(drafter.files) == {"config.json", "model.safetensors"}
     assert all(path.is_relative_to(tmp_path / "drafter") for path in drafter.files.values())
 

@@ -21,6 +21,7 @@ class Column:
 
 _FURTHER = (
     ("speedup", "speed-up", "serve/speedup", "{:.2f}x", True),
+    ("served_tokens_per_s", "served, tokens/s", "serve/tokens_per_s", "", True),
     ("decode_1", "decode 1, tokens/s", "bench/decode_1", "", True),
     ("decode_4", "decode 4, tokens/s", "bench/decode_4", "", True),
     ("decode_16", "decode 16, tokens/s", "bench/decode_16", "", True),

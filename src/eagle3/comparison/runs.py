@@ -17,6 +17,7 @@ from eagle3.tracking.results import FAILURE, SEQUENCES, TRAINED, UNTRAINED, acce
 
 _LONGEST_CAUSE = 200
 """Letters of a failure that are shown; all of it is in the run's folder."""
+SIMULATED = "simulated"
 _DEPTH = 4
 """Folders below a given one in which runs are looked for: runs/<experiment>/<sweep>/<job>, and one to spare."""
 
@@ -61,12 +62,20 @@ class Run:
         return (self.provenance.get("dataset") or {}).get("fingerprint")
 
     @property
+    def kind(self) -> str:
+        """simulated, chain or served: how acceptance was measured."""
+        return str(self.summary.get("eval/kind", SIMULATED))
+
+    @property
     def measured_on(self) -> tuple[Any, ...]:
-        """Target, conversations and those held out: where these differ, figures can't be compared."""
+        """Target, conversations, those held out, and how: where these differ, figures can't be compared."""
         target = (self.provenance.get("target") or {}).get("fingerprint")
         prepared = (self.provenance.get("artifacts") or {}).get("prepare")
         ids = None if self.sequences is None else self.sequences.ids.tobytes()
-        return target, self.dataset or prepared, ids
+        asked = None
+        if self.kind != SIMULATED:
+            asked = tuple(str(self.config.get(f"evaluate.{key}")) for key in ("prompts", "limit", "max_new_tokens"))
+        return target, self.dataset or prepared, ids, self.kind, asked
 
     def figure(self, name: str) -> float | None:
         value = self.summary.get(name)

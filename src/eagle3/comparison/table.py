@@ -14,6 +14,7 @@ from eagle3.tracking.cost import stage_hours
 from eagle3.tracking.results import read_json
 
 ACCEPT_LENGTH = "accept_length"
+_HOW = {"simulated": "simulated", "chain": "of real drafts, without a server", "served": "served"}
 
 
 @dataclass
@@ -76,8 +77,8 @@ class Comparison:
         if self.best is None:
             lines.append("Nothing here was evaluated, so there is no best drafter.")
         else:
-            length = self.best.accept_length(self.steps)
-            lines.append(f"Best: {self.best.label}, accept length {length:.3f} (simulated, {_drafts(self.steps)}).")
+            length, how = self.best.accept_length(self.steps), _HOW[self.best.runs[0].kind]
+            lines.append(f"Best: {self.best.label}, accept length {length:.3f} ({how}, {_drafts(self.steps)}).")
             lines += self._lead()
         sources = list(dict.fromkeys(spread.source for spread in self.spreads if spread is not None))
         if sources:

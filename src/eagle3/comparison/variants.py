@@ -25,8 +25,8 @@ REPEATS = (SEED, "bench.round")
 """Keys that repeat a measurement: runs that differ in these alone are one variant."""
 _NOT_COMPARED = ("paths.", "tracking.", "replay.", "sweep.", "name", "mode", "until", "server.port", "server.host")
 """Keys (or their beginnings) that say where and how, not what."""
-_TOLD_BY = {"target": "target.name", "dataset": "dataset.name", "layers": "layers.boundaries"}
-"""Groups whose further keys are left away where they follow from this one."""
+_TOLD_BY = ("target.name", "dataset.name", "layers.boundaries", "nccl.extraction.name", "nccl.serving.name")
+"""Keys from which the others of their group mostly follow: those that do are left away."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ def judge(ours: Variant, theirs: Variant, steps: int) -> Verdict | str:
     if not mine or not other:
         return "not evaluated"
     if len({run.measured_on for run in [*ours.runs, *theirs.runs]}) > 1:
-        return "measured on other conversations or for another target"
+        return "measured on other conversations, in another way or for another target"
     if len(mine) > 1 and len(other) > 1:
         return by_seeds(mine, other)
     a, b = ours.pooled, theirs.pooled
@@ -139,7 +139,7 @@ def _telling(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[
     """Without those that follow from another one of their group."""
     kept = []
     for key in keys:
-        leader = _TOLD_BY.get(key.split(".", 1)[0])
+        leader = next((one for one in _TOLD_BY if key.startswith(one.rpartition(".")[0] + ".")), None)
         if leader is None or leader not in keys or key == leader:
             kept.append(key)
             continue
@@ -150,8 +150,8 @@ def _telling(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _short(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key, or all of it where two end alike."""
-    leaves = [key.rsplit(".", 1)[-1] for key in keys]
+    """The last part of each key, or all of it where two end alike; of a name, what it is the name of."""
+    leaves = [key.removesuffix(".name") if key.endswith(".name") else key.rsplit(".", 1)[-1] for key in keys]
     return {key: leaf if leaves.count(leaf) == 1 else key for key, leaf in zip(keys, leaves, strict=True)}
 
 

@@ -191,6 +191,9 @@ class SweepConfig:
 
     fail_fast: bool = False
     """Stop at the first job that fails; else the others run, and the table at the end says which failed."""
+    devices: list[str] = field(default_factory=list)
+    """GPUs of one machine that jobs share out, one job at a time a GPU, each as CUDA_VISIBLE_DEVICES takes it: "0", or
+    "0,1" where a job needs two. Empty where the launcher gives each job its own, or runs one after the other."""
 
 
 @dataclass

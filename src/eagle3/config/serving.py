@@ -58,6 +58,8 @@ class NcclConfig:
 class BenchConfig:
     """What `until=bench` measures of the served target, with random tokens."""
 
+    in_run: bool = False
+    """Also measured in a run that makes a drafter, once for each profile and round, whatever else the run varies."""
     concurrency: list[int] = field(default_factory=lambda: [1, 4, 16])
     """Requests that are decoded at a time."""
     prompt_tokens: int = 32

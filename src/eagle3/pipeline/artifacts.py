@@ -9,17 +9,19 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from eagle3.errors import Eagle3Error
 from eagle3.metrics import Reporter
 
-DONE = "DONE"
+DONE, LOCK = "DONE", "LOCK"
 
 
 def fingerprint(inputs: dict[str, Any]) -> str:
@@ -56,6 +58,7 @@ class Artifact:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Not written beside and renamed: two runs may do so at a time, before one of them holds the folder.
             (self.folder / "inputs.json").write_text(
                 json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8"
             )
@@ -72,24 +75,50 @@ def locked(folder: Path, reporter: Reporter) -> Iterator[None]:
 
     The lock is the kernel's (flock): it goes when its owner does, however that ends. Children that are given `held()`
     own it too: where this process is killed, whoever waits does not begin before they have ended. On a shared folder
-    the file system must carry flock between machines: NFS does, Lustre when mounted with `flock`.
+    the file system must carry flock between machines (docs/sweeps.md).
+
+    Raises:
+        Eagle3Error: the folder's disk has no locks.
     """
-    with (folder / "LOCK").open("w") as file:
+    with (folder / LOCK).open("a+") as file:
         waited = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not waited:
-                    reporter.note(f"another run is making {folder}; waiting for it")
-                waited = True
-                time.sleep(1.0)
+        while not _try_lock(file):
+            if not waited:
+                file.seek(0)
+                reporter.note(f"another run is making {folder}; waiting for it ({file.read().strip()})")
+            waited = True
+            time.sleep(1.0)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
+        file.flush()
         _held.append(file.fileno())
         try:
             yield
         finally:
             _held.remove(file.fileno())
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the folder."""
+    try:
+        with (folder / LOCK).open("a") as file:
+            return not _try_lock(file)
+    except FileNotFoundError:
+        return False
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise Eagle3Error(
+            f"{file.name}: this disk has no file locks ({error.strerror}), which keep two runs from making the same: "
+            "NFS needs its lock service, Lustre to be mounted with `flock`. Or choose other folders: paths.artifacts, "
+            "paths.runs"
+        ) from error
+    return True
 
 
 _held: list[int] = []

@@ -1,6 +1,5 @@
-"""`until=bench`: measures the served target under its NCCL profile; needs no data and no drafter."""
+"""Measures the served target under its NCCL profile: alone (`until=bench`: no data, no drafter), or in a run."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,8 @@ from rich.table import Table
 
 from eagle3.config import Config
 from eagle3.config.provenance import provenance
+from eagle3.config.validate import BENCH
+from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import bench_command, run_bench
 from eagle3.metrics import JsonlReporter
@@ -53,14 +54,9 @@ def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) ->
                 "target": {"name": target.name, "source": target.source, "fingerprint": target.fingerprint},
                 "artifacts": {artifact.stage: str(artifact.folder)},
             }
-            _write(run_dir / "provenance.json", made)
+            write_json(run_dir / "provenance.json", made)
             tracked.config({"provenance": made})
-            artifact.prepare()
-            with locked(artifact.folder, console):
-                if artifact.done:
-                    console.reused(artifact.stage, str(artifact.folder))
-                else:
-                    _make(cfg, target, artifact, run_dir, console, tracked)
+            measured(cfg, target, run_dir, console, tracked)
             _report(cfg, artifact, run_dir, tracked)
         console.close()
         console.console.print(_table(cfg, artifact))
@@ -68,9 +64,36 @@ def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) ->
         console.close()
 
 
+def measured(cfg: Config, target: TargetInfo, run_dir: Path, console: ConsoleReporter, tracked: TrackedRun) -> Artifact:
+    """The measurement, made or reused: alone, or in a run beside its drafter (`bench.in_run`).
+
+    Raises:
+        Eagle3Error: as run_bench_experiment.
+    """
+    artifact = bench_artifact(cfg, target)
+    artifact.prepare()
+    with locked(artifact.folder, console):
+        if artifact.done:
+            console.reused(artifact.stage, str(artifact.folder))
+        else:
+            _make(cfg, target, artifact, run_dir, console, tracked)
+    return artifact
+
+
+def add_bench_figures(artifact: Artifact, report: Path) -> dict[str, Any]:
+    """The measurement's figures into report/summary.json, beside those that are there; what NCCL did into nccl.json."""
+    figures = read_json(report / "summary.json")
+    figures |= {name: value for name, value in read_json(artifact.folder / "summary.json").items() if name != "samples"}
+    write_json(report / "summary.json", figures)
+    write_json(report / "nccl.json", read_json(artifact.folder / "nccl.json"))
+    return figures
+
+
 def print_bench_plan(cfg: Config) -> None:
     """What would be started; starts nothing."""
-    print(f"plan of {cfg.name}: nothing is started\n\nbench\n  server    {bench_command(cfg, cfg.target.path).shown()}")
+    if cfg.until == BENCH:
+        print(f"plan of {cfg.name}: nothing is started\n")
+    print(f"bench\n  server    {bench_command(cfg, cfg.target.path).shown()}")
     rounds = f"{cfg.bench.repeats} times in turn, after a warm-up"
     print(f"  measures  decoding of {cfg.bench.concurrency} streams, and prefill, {rounds}\n")
 
@@ -91,11 +114,9 @@ def _report(cfg: Config, artifact: Artifact, run_dir: Path, tracked: TrackedRun)
     """report/summary.json with the figures and nccl.json with what NCCL did; W&B's summary; DONE."""
     folder = run_dir / "report"
     folder.mkdir(exist_ok=True)
-    figures = {name: value for name, value in read_json(artifact.folder / "summary.json").items() if name != "samples"}
-    figures |= {"experiment": cfg.name, "target": cfg.target.name, "bench/time": round(time.time())}
-    _write(folder / "summary.json", figures)
-    _write(folder / "nccl.json", read_json(artifact.folder / "nccl.json"))
-    tracked.summary(figures)
+    known = {"experiment": cfg.name, "target": cfg.target.name, "bench/time": round(time.time())}
+    write_json(folder / "summary.json", known)
+    tracked.summary(add_bench_figures(artifact, folder))
     (run_dir / "DONE").touch()
 
 
@@ -108,7 +129,3 @@ def _table(cfg: Config, artifact: Artifact) -> Table:
         figures = (found[name], min(values), max(values))
         table.add_row(name.removeprefix("bench/").replace("_", " "), *(f"{value:,.1f}" for value in figures))
     return table
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Runs one experiment: each stage in turn, or its artifact reused; tracked from the first to the last."""
 
 import dataclasses
-import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,36 +13,22 @@ from eagle3.config import Config
 from eagle3.config.provenance import provenance
 from eagle3.config.secrets import redact
 from eagle3.config.validate import STAGES
+from eagle3.data.json_file import write_json
 from eagle3.data.space import dataset_bytes, require_space
-from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.errors import Eagle3Error
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
+from eagle3.pipeline.bench import add_bench_figures, measured
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
-from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.replay import Replay
 from eagle3.pipeline.reuse import as_left, require_same_content
-from eagle3.pipeline.stages import Stages, artifacts_root, captured, find_inputs, left_out, stages_of
-from eagle3.server.flags import server_command
+from eagle3.pipeline.stages import Stages, bench_artifact, captured, left_out, stages_of
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
 from eagle3.tracking.report import ReportInputs, StageRecord, final_table, write_report
 from eagle3.tracking.results import FAILURE
-from eagle3.tracking.run import TrackedRun, open_run, require_login
-
-
-def check_start(cfg: Config) -> None:
-    """What can be known to fail before anything is written; makes the paths of inputs absolute.
-
-    Raises:
-        ConfigError: no W&B login, an input that is not there, a GPU that is not there, too small a disk; a flag or a
-            version of SGLang that the dump can't be taken with.
-    """
-    require_login(cfg.tracking)
-    find_inputs(cfg)
-    _require_devices(cfg)
-    _require_server(cfg)
-    _require_space_early(cfg)
+from eagle3.tracking.run import TrackedRun, open_run
 
 
 def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: Replay | None = None) -> None:
@@ -54,7 +40,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
     """
     made = provenance(sys.argv)
     (run_dir / FAILURE).unlink(missing_ok=True)  # a sweep's job is run again in its folder
-    _write_json(run_dir / "provenance.json", made)
+    write_json(run_dir / "provenance.json", made)
     (run_dir / "logs").mkdir(exist_ok=True)
     console = ConsoleReporter()
     try:
@@ -65,16 +51,18 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
             if replay is not None:
                 replay.compare_inputs(made)
                 made["replay"] = replay.record()
-            _write_json(run_dir / "provenance.json", made)
+            write_json(run_dir / "provenance.json", made)
             tracked.config({"provenance": made})
             run = _Run(cfg, run_dir, stages, console, tracked)
             for artifact in stages.in_order()[: STAGES.index(cfg.until) + 1]:
                 if artifact.stage not in left_out(cfg):
                     run.stage(artifact)
+            if cfg.bench.in_run:
+                run.benched = measured(cfg, target, run_dir, console, tracked)
             run.report(made)
             if replay is not None:
                 made["replay"] = replay.record(outcome := replay.outcome(run_dir))
-                _write_json(run_dir / "provenance.json", made)
+                write_json(run_dir / "provenance.json", made)
                 console.note(outcome)
     except Eagle3Error as error:
         (run_dir / FAILURE).write_text(redact(str(error)) + "\n", encoding="utf-8")
@@ -83,58 +71,10 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
         console.close()
 
 
-def _require_devices(cfg: Config) -> None:
-    """A GPU that is not there is said now, not after hours of extraction."""
-    last = STAGES.index(cfg.until)
-    extracts, trains = last >= STAGES.index("extract") and not is_imported(cfg), last >= STAGES.index("train")
-    wanted = ["server.device=cuda"] * (extracts and cfg.server.device == "cuda")
-    wanted += ["trainer.accelerator=gpu"] * (trains and cfg.trainer.accelerator == "gpu")
-    if not wanted:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"{', '.join(wanted)}: torch finds no GPU here; choose server=cpu trainer=cpu, "
-            "or run `eagle3 doctor`, which says what is missing"
-        )
-    if trains and cfg.trainer.accelerator == "gpu" and cfg.trainer.devices > torch.cuda.device_count():
-        raise ConfigError(
-            f"trainer.devices: {cfg.trainer.devices}, and torch finds {torch.cuda.device_count()} GPUs here; "
-            "give at most that, or see whether CUDA_VISIBLE_DEVICES hides some"
-        )
-
-
-def _require_server(cfg: Config) -> None:
-    """Flags are checked against the installed SGLang now, and its version, not when the server's turn comes."""
-    if cfg.evaluate.kind == "served" and cfg.until in ("evaluate", "report"):
-        from eagle3.evaluation.served import served_command
-
-        for draft in cfg.evaluate.drafts:
-            served_command(cfg, Path(cfg.target.path), Path("drafter"), draft, Path("capture"))
-    if is_imported(cfg):
-        return
-    if cfg.until != "prepare" and "extract" not in left_out(cfg):
-        server_command(cfg, "extraction", cfg.target.path)
-    if cfg.prepare.regenerate:
-        server_command(cfg, "serving", cfg.target.path)
-
-
-def _require_space_early(cfg: Config) -> None:
-    """With the expected size in the config, a disk that is too small is refused before a model is even fetched."""
-    if cfg.dataset.tokens is None or cfg.target.shape is None or cfg.until == "prepare":
-        return
-    capture = cfg.layers.capture or cfg.layers.boundaries
-    states = (len(capture) if capture else 3) + 1
-    base = artifacts_root(cfg) / "extract"
-    needed = dataset_bytes(cfg.dataset.tokens, cfg.target.shape.hidden_size, states, cfg.dataset.dtype)
-    if not any(base.glob("*/*/DONE")) and not any(base.glob("*/*/manifest.json")):
-        require_space(needed, base)
-
-
 def _identities(cfg: Config, stages: Stages) -> dict[str, Any]:
     """What the artifacts are: the second half of the provenance."""
     inputs = stages.prepare.inputs
+    benched = [bench_artifact(cfg, stages.target)] if cfg.bench.in_run else []
     return {
         "target": {
             "name": stages.target.name,
@@ -150,12 +90,8 @@ def _identities(cfg: Config, stages: Stages) -> dict[str, Any]:
         },
         "plugin_sha256": plugin_sha256(),
         "boundaries": stages.boundaries,
-        "artifacts": {artifact.stage: str(artifact.folder) for artifact in stages.in_order()},
+        "artifacts": {artifact.stage: str(artifact.folder) for artifact in [*stages.in_order(), *benched]},
     }
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
 
 
 @dataclasses.dataclass
@@ -166,6 +102,8 @@ class _Run:
     console: ConsoleReporter
     tracked: TrackedRun
     records: list[StageRecord] = dataclasses.field(default_factory=list)
+    benched: Artifact | None = None
+    """The measurement under the NCCL profile, where `bench.in_run` asks for it."""
 
     def stage(self, artifact: Artifact) -> None:
         """Makes the artifact, or takes the one that is there."""
@@ -256,8 +194,8 @@ class _Run:
     def _train(self, artifact: Artifact) -> None:
         trainer = self.cfg.trainer
         for node in range(1, trainer.nodes):
-            command = f"{sys.executable} -m {training_module(trainer)} {artifact.folder / JOB_FILE} {node}"
-            self.console.note(f"on node {node}, in {Path.cwd()}: {command}")
+            argv = (sys.executable, "-m", training_module(trainer), str(artifact.folder / JOB_FILE), str(node))
+            self.console.note(f"on node {node}, in {Path.cwd()}: {shlex.join(argv)}")
         self._child(training_module(trainer), artifact)
 
     def _evaluate(self, artifact: Artifact) -> None:
@@ -285,6 +223,8 @@ class _Run:
             drafter=drafter,
         )
         folder = write_report(self.run_dir, inputs)
+        if self.benched is not None:
+            add_bench_figures(self.benched, folder)
         self.tracked.summary(read_json(folder / "summary.json"))
         self.tracked.plots(folder)
         if drafter is not None:

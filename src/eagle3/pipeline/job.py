@@ -7,8 +7,9 @@ from eagle3.config import load_file
 from eagle3.config.validate import BENCH
 from eagle3.pipeline.artifacts import read_json
 from eagle3.pipeline.bench import check_bench, run_bench_experiment
-from eagle3.pipeline.experiment import check_start, run_experiment
+from eagle3.pipeline.experiment import run_experiment
 from eagle3.pipeline.main import main
+from eagle3.pipeline.start import check_start
 from eagle3.pipeline.sweep_table import JOB_RECORD
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,7 @@ from eagle3.config.secrets import check_secrets
 from eagle3.config.validate import BENCH
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
 from eagle3.pipeline.replay import Replay, replay_hint
-from eagle3.pipeline.sweep import end_sweep
+from eagle3.pipeline.sweep import end_sweep, sweeping
 from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
 from eagle3.pipeline.sweep_table import Record
 
@@ -87,6 +88,11 @@ def _guarded(job: Callable[[], None]) -> int:
         remedy = "runs are written to paths.runs, artifacts to paths.artifacts: give folders that can be written"
         print(f"error: {where}{error.strerror or error}; {remedy}", file=sys.stderr)
         return EXIT_FAILED
+    except Exception:
+        if not sweeping():
+            raise
+        traceback.print_exc()  # most likely a launcher that lost a job: what is known of all is still to be said
+        return EXIT_FAILED
 
 
 def run_job(cfg: DictConfig) -> None:
@@ -110,13 +116,17 @@ def run_job(cfg: DictConfig) -> None:
             from eagle3.pipeline.bench import print_bench_plan
             from eagle3.pipeline.plan import print_plan
 
-            (print_bench_plan if typed.until == BENCH else print_plan)(typed)
+            if typed.until != BENCH:
+                print_plan(typed)
+            if typed.until == BENCH or typed.bench.in_run:
+                print_bench_plan(typed)
         elif record is not None:
             run_sweep_job(cfg, typed, run_dir, record, chosen)
         else:
             from eagle3.config.snapshot import write_snapshot
             from eagle3.pipeline.bench import check_bench, run_bench_experiment
-            from eagle3.pipeline.experiment import check_start, run_experiment
+            from eagle3.pipeline.experiment import run_experiment
+            from eagle3.pipeline.start import check_start
 
             (check_bench if typed.until == BENCH else check_start)(typed)
             write_snapshot(run_dir, cfg, chosen, overrides)

@@ -22,7 +22,7 @@ from eagle3.pipeline.imported import imported, is_imported
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
-REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 2, "bench": 1}
+REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 3, "bench": 1}
 """Raised when a stage's output changes meaning, so that older artifacts are not reused."""
 
 SCHEDULING_FLAGS = {
@@ -181,7 +181,7 @@ def _evaluate_inputs(cfg: Config, trained: str, prepared: str, target: TargetInf
         return inputs | {"evaluate": {"kind": wanted.kind, "untrained": wanted.untrained}}
     names = ("kind", "untrained", "limit", "max_new_tokens", "drafts")
     if wanted.kind == "served":
-        names = (*names[:1], *names[2:], "concurrency", "temperatures", "rounds", "beside")
+        names = (*names, "concurrency", "temperatures", "rounds", "beside")
         inputs["server"] = {
             "sglang": installed(cfg.server.python).version,
             "tp": cfg.server.tp,
@@ -249,7 +249,8 @@ def wanted_artifacts(cfg: Config, target: TargetInfo) -> list[Artifact]:
     if cfg.until == BENCH:
         return [bench_artifact(cfg, target)]
     ordered = stages_of(cfg, target).in_order()[: STAGES.index(cfg.until) + 1]
-    return [artifact for artifact in ordered if artifact.stage not in left_out(cfg)]
+    wanted = [artifact for artifact in ordered if artifact.stage not in left_out(cfg)]
+    return [*wanted, bench_artifact(cfg, target)] if cfg.bench.in_run else wanted
 
 
 def left_out(cfg: Config) -> set[str]:
@@ -269,7 +270,7 @@ def bench_artifact(cfg: Config, target: TargetInfo) -> Artifact:
         "server": {"device": cfg.server.device, "tp": cfg.server.tp, "dtype": cfg.server.dtype, "env": cfg.server.env},
         "flags": {**cfg.server.flags.common, **cfg.server.flags.serving},
         "nccl": cfg.nccl.serving.env,
-        "bench": dataclasses.asdict(cfg.bench),
+        "bench": {name: value for name, value in dataclasses.asdict(cfg.bench).items() if name != "in_run"},
         "machine": socket.gethostname(),
     }
     return Artifact("bench", artifacts_root(cfg) / "bench" / fingerprint(inputs), inputs)

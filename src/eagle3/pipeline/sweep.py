@@ -8,22 +8,28 @@ of boundaries, and the table at the end.
 import fcntl
 import hashlib
 import json
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from eagle3.errors import EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.config.schema import TargetConfig
+from eagle3.config.validate import default_boundaries
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
 
 LOCK = "LOCK"
-_NOT_NAMED = ("sweep", "mode")
-"""Keys that change how a sweep is run, not what: with another value it is the same sweep."""
+_AT_ONCE = ("submitit_launcher.LocalLauncher", "joblib_launcher.JoblibLauncher")
+"""Launchers that start all jobs at once on this machine."""
 
 
 @dataclass
@@ -43,6 +49,10 @@ class SweepCallback(Callback):
         # Hydra makes a warning of an error here and goes on, but not of SystemExit.
         global _current
         folder = Path(str(config.hydra.sweep.dir))
+        if config.mode == "run" and not config.sweep.devices and config.hydra.launcher._target_.endswith(_AT_ONCE):
+            told = "this launcher starts all jobs at once: say which GPUs they are to share out"
+            print(f"error: sweep.devices: {told}, e.g. 'sweep.devices=[0,1]'", file=sys.stderr)
+            raise SystemExit(EXIT_BAD_CONFIG)
         jobs = _jobs(config)
         further = []
         if not any(item.startswith("hydra.sweep.dir=") for item in config.hydra.overrides.hydra):
@@ -51,7 +61,7 @@ class SweepCallback(Callback):
         if (union := _union(config, jobs)) is not None:
             further.append(f"layers.capture={json.dumps(union)}")
             jobs = [[further[-1], *job] for job in jobs or []]
-            print(f"layers.capture={union}: one extraction for all choices of layers.boundaries", file=sys.stderr)
+            print(f"layers.capture={union}: one extraction for all choices of boundaries", file=sys.stderr)
         with read_write(config), open_dict(config):
             config.hydra.sweep.dir = str(folder)
             config.hydra.overrides.hydra.extend(further)  # what every job is composed with
@@ -60,9 +70,15 @@ class SweepCallback(Callback):
         lock = None
         if config.mode == "run":
             lock = _locked(folder)
-            plan = {"command": " ".join(sys.argv), "jobs": jobs}
+            plan = {"command": shlex.join(sys.argv), "jobs": jobs}
+            (folder / STOP).unlink(missing_ok=True)
             (folder / SWEEP_FILE).write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
         _current = _Sweep(folder, lock)
+
+
+def sweeping() -> bool:
+    """Whether this process runs a sweep, whose table is due however it ends."""
+    return _current is not None
 
 
 def end_sweep(code: int) -> int:
@@ -78,7 +94,10 @@ def end_sweep(code: int) -> int:
         if _current.folder.is_dir() and not any(_current.folder.iterdir()):
             _current.folder.rmdir()
         return code
+    if code == EXIT_INTERRUPTED:
+        stop_elsewhere(_current.folder, read_records(_current.folder))
     records = read_records(_current.folder)
+    settle(_current.folder, records, interrupted=code == EXIT_INTERRUPTED)
     write_tables(_current.folder, records)
     if code == EXIT_INTERRUPTED:
         return code
@@ -109,29 +128,55 @@ def _jobs(config: DictConfig) -> list[list[str]] | None:
 
 
 def _union(config: DictConfig, jobs: list[list[str]] | None) -> list[int] | None:
-    """All boundaries of a sweep over `layers.boundaries` that does not say what to capture."""
-    given = [*(config.hydra.sweeper.params or {}), *config.hydra.overrides.task]
-    if config.layers.capture is not None or any(str(item).startswith("layers.capture") for item in given):
+    """All boundaries of a sweep that varies them and does not say what to capture; None of any other.
+
+    Args:
+        jobs: overrides of each; what they make of `layers` is composed, so that a choice of the group counts too.
+    """
+    by_choice = {tuple(item for item in job if item.startswith("layers")): job for job in jobs or []}
+    if len(by_choice) < 2:
         return None
-    parser = OverridesParser.create()
-    values = [
-        parser.parse_override(item).value()
-        for job in jobs or []
-        for item in job
-        if item.startswith("layers.boundaries=")
-    ]
-    lists = [value for value in values if isinstance(value, list)]
-    if len(lists) < len(values) or len({tuple(value) for value in lists}) < 2:
+    found: set[tuple[int, ...]] = set()
+    loader = GlobalHydra.instance().config_loader()
+    for choice, job in by_choice.items():
+        try:
+            composed = loader.load_sweep_config(config, list(job))
+        except HydraException:  # the sweeper composes it too, and says what is wrong
+            return None
+        boundaries, capture = composed.layers.boundaries, composed.layers.capture
+        if capture is not None:
+            return None
+        if boundaries is None and (layers := _num_layers(composed)) is not None:
+            boundaries = default_boundaries(layers)
+        if boundaries is None:
+            said = f"{' '.join(choice)}: its boundaries follow from the target, which is not on this machine yet"
+            print(f"{said}; each choice is extracted apart unless layers.capture=[...] names them all", file=sys.stderr)
+            return None
+        found.add(tuple(boundaries))
+    return sorted({b for boundaries in found for b in boundaries}) if len(found) > 1 else None
+
+
+def _num_layers(cfg: DictConfig) -> int | None:
+    """Of the target, where that is known without fetching it."""
+    from eagle3.target.peek import peek_target
+    from eagle3.target.resolve import cache_folder
+
+    if cfg.target is None or OmegaConf.is_missing(cfg, "target"):
         return None
-    return sorted({boundary for value in lists for boundary in value})
+    if cfg.target.shape is not None:
+        return cfg.target.shape.num_layers
+    target = OmegaConf.to_object(cfg.target)
+    assert isinstance(target, TargetConfig)
+    found = peek_target(target, cache_folder(cfg.paths.cache))
+    return None if found is None else found.num_layers
 
 
 def _digest(config: DictConfig) -> str:
     """8 hexadecimal digits of what is swept: the same command on the same configuration files has the same."""
     container = OmegaConf.to_container(config, resolve=False)
     assert isinstance(container, dict)
-    task = {key: value for key, value in container.items() if key not in (*_NOT_NAMED, "hydra")}
-    given = [item for item in config.hydra.overrides.task if item.split("=")[0].split(".")[0] not in _NOT_NAMED]
+    task = {key: value for key, value in container.items() if key not in (*NOT_NAMED, "hydra")}
+    given = [item for item in config.hydra.overrides.task if item.split("=")[0].split(".")[0] not in NOT_NAMED]
     params = {str(key): value for key, value in (config.hydra.sweeper.get("params") or {}).items()}
     text = json.dumps([task, sorted(given), params], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

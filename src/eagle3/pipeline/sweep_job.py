@@ -1,6 +1,7 @@
 """One job of a sweep: started in a process of its own (job.py), watched, and its end recorded.
 
-So no job inherits another's environment, CUDA context, NCCL settings or W&B run, whatever launcher runs them.
+So no job inherits another's environment, CUDA context, NCCL settings or W&B run, whatever launcher runs them, and
+wherever: the sweep and its jobs know of each other by the sweep's folder alone.
 """
 
 import os
@@ -10,16 +11,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from eagle3.config import Config
 from eagle3.config.explain import explain
 from eagle3.config.snapshot import resolved_yaml, write_snapshot
 from eagle3.errors import EXIT_INTERRUPTED, Eagle3Error
-from eagle3.pipeline.artifacts import DONE, read_json
+from eagle3.pipeline.artifacts import DONE, held, is_locked, locked, read_json
+from eagle3.pipeline.devices import Taken, taken
 from eagle3.pipeline.sweep_table import Record, varied_in
+from eagle3.tracking.console import ConsoleReporter
 
 LOG = "job.log"
+STOP = "STOP"
+"""In a sweep's folder: it was interrupted, and jobs that run elsewhere stop too."""
+NOT_NAMED = ("sweep", "mode")
+"""Keys that change how a sweep is run, not what: with another value it is the same sweep."""
 POLL_S = 0.2
 STOP_S = 120.0
 """How long a job may take to stop in order: its trainer saves a checkpoint first."""
@@ -48,29 +55,62 @@ def run_sweep_job(cfg: DictConfig, typed: Config, run_dir: Path, record: Record,
     if typed.tracking.group is None:
         cfg.tracking.group = f"{typed.name}/{sweep.name}"
     what = f"job {record.number}: {' '.join(varied_in(sweep, record)) or 'as configured'}"
-    if _is_done(cfg, typed, run_dir):
-        print(f"{what}: done before ({run_dir})", file=sys.stderr)
-        return
-    print(what, file=sys.stderr)
-    (run_dir / DONE).unlink(missing_ok=True)
-    (run_dir / "logs").mkdir(exist_ok=True)
-    write_snapshot(run_dir, cfg, choices, record.overrides)
-    log = run_dir / "logs" / LOG
-    record.choices, record.log, record.status = choices, str(log), "running"
-    record.write(run_dir)
+    console = ConsoleReporter()
+    with locked(run_dir, console):  # a launcher that outlived its sweep may be running it still
+        if _is_done(cfg, typed, run_dir):
+            print(f"{what}: done before ({run_dir})", file=sys.stderr)
+            return
+        with taken(typed.sweep.devices, console.note) as device:
+            if (sweep / STOP).exists():
+                return
+            print(what, file=sys.stderr)
+            (run_dir / DONE).unlink(missing_ok=True)
+            (run_dir / "logs").mkdir(exist_ok=True)
+            write_snapshot(run_dir, cfg, choices, record.overrides)
+            record.choices, record.log, record.status = choices, str(run_dir / "logs" / LOG), "running"
+            record.write(run_dir)
+            _watch(run_dir, record, device)
+
+
+def _watch(run_dir: Path, record: Record, device: Taken) -> None:
+    """Raises as run_sweep_job."""
     began = time.monotonic()
     try:
-        code, tail = _in_a_process_of_its_own(run_dir, log)
+        code, tail = _in_a_process_of_its_own(run_dir, device)
     except KeyboardInterrupt:
         record.end(run_dir, "interrupted", time.monotonic() - began)
         raise
     seconds = time.monotonic() - began
-    if code == EXIT_INTERRUPTED:  # someone stopped the job itself
+    if code == EXIT_INTERRUPTED:
         record.end(run_dir, "interrupted", seconds)
-        raise KeyboardInterrupt
+        if (run_dir.parent / STOP).exists():
+            return
+        raise KeyboardInterrupt  # someone stopped the job itself
     if code != 0 or not (run_dir / DONE).is_file():
         raise JobFailedError(_cause(code, tail), seconds)
     record.end(run_dir, "done", seconds)
+
+
+def stop_elsewhere(sweep: Path, records: list[Record]) -> None:
+    """Stops the jobs that a launcher runs in other processes or on other machines, and waits for them."""
+    (sweep / STOP).touch()
+    left = [record.number for record in records if record.status == "running"]
+    if left:
+        print(f"stopping job {', '.join(map(str, left))}", file=sys.stderr)
+    deadline = time.monotonic() + STOP_S
+    while left and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        left = [number for number in left if is_locked(sweep / str(number))]
+
+
+def settle(sweep: Path, records: list[Record], interrupted: bool) -> None:
+    """Of a job whose process was killed it is recorded now: a scheduler's limit of time or memory gives no warning."""
+    for record in records:
+        run_dir = sweep / str(record.number)
+        if record.status == "running" and not is_locked(run_dir):
+            gone = "its process is gone: was it killed, or did it reach the scheduler's limit of time or memory?"
+            status, failure = ("interrupted", None) if interrupted else ("failed", gone)
+            record.end(run_dir, status, record.seconds or 0.0, failure)
 
 
 def record_failure(record: Record, run_dir: Path, error: Exception) -> None:
@@ -87,11 +127,9 @@ def _is_done(cfg: DictConfig, typed: Config, run_dir: Path) -> bool:
     from eagle3.target.resolve import cache_folder
 
     config = run_dir / "config.yaml"
-    if (
-        not (run_dir / DONE).is_file()
-        or not config.is_file()
-        or config.read_text(encoding="utf-8") != resolved_yaml(cfg)
-    ):
+    if not (run_dir / DONE).is_file() or not config.is_file():
+        return False
+    if _what(config.read_text(encoding="utf-8")) != _what(resolved_yaml(cfg)):
         return False
     find_inputs(typed)
     target = peek_target(typed.target, cache_folder(typed.paths.cache))
@@ -101,13 +139,21 @@ def _is_done(cfg: DictConfig, typed: Config, run_dir: Path) -> bool:
     return all(item.done and made.get(item.stage) == str(item.folder) for item in wanted_artifacts(typed, target))
 
 
-def _in_a_process_of_its_own(run_dir: Path, log: Path) -> tuple[int, str]:
+def _what(text: str) -> dict[str, Any]:
+    """A configuration without what says how a sweep is run."""
+    found = OmegaConf.to_container(OmegaConf.create(text))
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items() if key not in NOT_NAMED}
+
+
+def _in_a_process_of_its_own(run_dir: Path, device: Taken) -> tuple[int, str]:
     """(exit code, end of the log). What the job says is shown as it comes."""
     from eagle3.server.process import ChildTree
 
-    argv = [sys.executable, "-m", "eagle3.pipeline.job", str(run_dir)]
+    argv, log = [sys.executable, "-m", "eagle3.pipeline.job", str(run_dir)], run_dir / "logs" / LOG
     at = log.stat().st_size if log.exists() else 0
-    with ChildTree(argv, env=os.environ, log=log, grace_s=STOP_S) as child, log.open("rb") as written:
+    environment, kept = {**os.environ, **device.environment}, (*held(), *device.descriptors)
+    with ChildTree(argv, env=environment, log=log, grace_s=STOP_S, keep_open=kept) as child, log.open("rb") as written:
         written.seek(at)
         unfinished = b""
         while True:
@@ -117,6 +163,8 @@ def _in_a_process_of_its_own(run_dir: Path, log: Path) -> tuple[int, str]:
                 print(f"  {line.decode(errors='replace')}", file=sys.stderr)
             if code is not None:
                 return code, child.tail(200)
+            if (run_dir.parent / STOP).exists():
+                return child.stop(), child.tail(200)
             time.sleep(POLL_S)
 
 

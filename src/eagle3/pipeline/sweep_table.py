@@ -21,12 +21,16 @@ REPEATS = ("seed", "bench.round")
 """Overrides that repeat a measurement: jobs that differ only in these are one choice, and tell its spread."""
 FIGURES = {
     "eval/accept_length": "accept length",
+    "serve/speedup": "served speed-up",
+    "serve/tokens_per_s": "served, tokens/s",
     "bench/decode_1": "serving: decode 1, tokens/s",
     "bench/decode_4": "serving: decode 4, tokens/s",
     "bench/decode_16": "serving: decode 16, tokens/s",
     "bench/prefill": "extraction: prefill, tokens/s",
 }
 """Figures of report/summary.json by which choices are ranked; more is better."""
+_STAGES = {"eval": "evaluate", "serve": "evaluate", "bench": "bench"}
+"""Namespace of a figure -> the stage whose artifact it was measured of."""
 
 
 @dataclass
@@ -43,6 +47,8 @@ class Record:
     choices: dict[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     """Those of FIGURES that the run has."""
+    measured: dict[str, str] = field(default_factory=dict)
+    """Figure -> the artifact that holds its measurement: jobs may share one."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the figures should know: settings that NCCL did not follow."""
 
@@ -55,24 +61,28 @@ class Record:
         self.status, self.seconds, self.failure = status, round(seconds, 1), failure
         summary = read_json(run_dir / "report" / "summary.json") if status == "done" else {}
         self.figures = {name: float(summary[name]) for name in FIGURES if name in summary}
+        made = read_json(run_dir / "provenance.json").get("artifacts") or {}
+        stages = {name: _STAGES[name.split("/", 1)[0]] for name in self.figures}
+        self.measured = {name: made[stage] for name, stage in stages.items() if stage in made}
         self.notes = read_json(run_dir / "report" / "nccl.json").get("not_followed", [])
         self.write(run_dir)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One combination of what was varied, over its repeats."""
+    """One combination of what was varied, and a figure of it over its repeats."""
 
     name: str
-    values: dict[str, list[float]]
+    values: list[float]
 
-    def middle(self, figure: str) -> float:
-        return median(self.values[figure])
+    @property
+    def middle(self) -> float:
+        return median(self.values)
 
-    def spread(self, figure: str) -> float | None:
+    @property
+    def spread(self) -> float | None:
         """Largest minus smallest; None of a single run."""
-        found = self.values[figure]
-        return max(found) - min(found) if len(found) > 1 else None
+        return max(self.values) - min(self.values) if len(self.values) > 1 else None
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -98,33 +108,40 @@ def varied(records: list[Record]) -> list[list[str]]:
     return [[item for item in record.overrides if item not in common] for record in records]
 
 
-def choices_of(records: list[Record]) -> list[Choice]:
-    """What was varied, repeats put together; in the order of the jobs."""
-    groups: dict[str, dict[str, list[float]]] = {}
+def choices_of(records: list[Record], figure: str) -> list[Choice]:
+    """What was varied, with repeats put together; in the order of the jobs.
+
+    Jobs that share a measurement count once, by what they have in common: NCCL profiles are no part of a choice of
+    layers' accept length, nor layers of a profile's tokens/s.
+    """
+    shared: dict[str, list[tuple[list[str], float]]] = {}
     for record, items in zip(records, varied(records), strict=True):
-        if not record.figures:
-            continue
-        name = " ".join(item for item in items if item.split("=")[0] not in REPEATS) or "as configured"
-        group = groups.setdefault(name, {})
-        for figure, value in record.figures.items():
-            group.setdefault(figure, []).append(value)
+        if figure in record.figures:
+            key = record.measured.get(figure, str(record.number))
+            shared.setdefault(key, []).append((items, record.figures[figure]))
+    groups: dict[str, list[float]] = {}
+    for jobs in shared.values():
+        first, value = jobs[0]
+        common = [item for item in first if all(item in items for items, _ in jobs)]
+        name = " ".join(item for item in common if item.split("=")[0] not in REPEATS) or "as configured"
+        groups.setdefault(name, []).append(value)
     return [Choice(name, values) for name, values in groups.items()]
 
 
-def ranked(choices: list[Choice], figure: str) -> list[tuple[Choice, str]]:
+def ranked(choices: list[Choice]) -> list[tuple[Choice, str]]:
     """Best first, each with its difference from the best one: a tie where that is within the larger spread of both."""
-    order = sorted((c for c in choices if figure in c.values), key=lambda c: c.middle(figure), reverse=True)
+    order = sorted(choices, key=lambda choice: choice.middle, reverse=True)
     rows: list[tuple[Choice, str]] = []
     for choice in order:
         best = order[0]
-        lost = best.middle(figure) - choice.middle(figure)
-        spreads = [s for s in (best.spread(figure), choice.spread(figure)) if s is not None]
+        lost = best.middle - choice.middle
+        spreads = [spread for spread in (best.spread, choice.spread) if spread is not None]
         if choice is best:
             verdict = "best"
         elif not spreads:
-            verdict = f"{-lost / best.middle(figure):.1%}, spread not known"
+            verdict = f"{-lost / best.middle:.1%}, spread not known"
         else:
-            verdict = "tie" if lost <= max(spreads) else f"{-lost / best.middle(figure):.1%}"
+            verdict = "tie" if lost <= max(spreads) else f"{-lost / best.middle:.1%}"
         rows.append((choice, verdict))
     return rows
 
@@ -140,11 +157,10 @@ def write_tables(folder: Path, records: list[Record]) -> None:
 
 def _tables(folder: Path, records: list[Record], *, boxed: bool) -> RenderableType:
     parts: list[RenderableType] = [_jobs_table(folder, records, boxed)]
-    choices = choices_of(records)
     for figure, title in FIGURES.items():
-        rows = ranked(choices, figure)
+        rows = ranked(choices_of(records, figure))
         if len(rows) > 1:
-            parts += ["", _ranking(title, figure, rows, boxed)]
+            parts += ["", _ranking(title, rows, boxed)]
     parts += [Text(f"job {record.number}: {note}") for record in records for note in record.notes]
     for record in records:
         if record.failure is not None:
@@ -170,17 +186,11 @@ def _jobs_table(folder: Path, records: list[Record], boxed: bool) -> Table:
     return table
 
 
-def _ranking(title: str, figure: str, rows: list[tuple[Choice, str]], boxed: bool) -> Table:
+def _ranking(title: str, rows: list[tuple[Choice, str]], boxed: bool) -> Table:
     table = _table(f"by {title}", boxed)
     for head in ("choice", "median", "smallest to largest", "runs", "against the best"):
         table.add_column(head, overflow="fold")
     for choice, verdict in rows:
-        found = choice.values[figure]
-        table.add_row(
-            Text(choice.name),
-            f"{choice.middle(figure):,.4g}",
-            f"{min(found):,.4g} to {max(found):,.4g}",
-            str(len(found)),
-            verdict,
-        )
+        span = f"{min(choice.values):,.4g} to {max(choice.values):,.4g}"
+        table.add_row(Text(choice.name), f"{choice.middle:,.4g}", span, str(len(choice.values)), verdict)
     return table

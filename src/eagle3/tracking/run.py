@@ -88,7 +88,8 @@ class TrackedRun:
         self._try("its configuration", lambda run: run.config.update(redacted(provenance), allow_val_change=True))
 
     def summary(self, values: dict[str, Any]) -> None:
-        """Figures to sort and compare runs by; they also describe the drafter's artifact."""
+        """Figures to sort and compare runs by; they also describe the drafter's and the report's artifact, as one key:
+        W&B takes no artifact with more than 100."""
         self._figures |= values
         self._try("the summary", lambda run: run.summary.update(values))
 
@@ -110,14 +111,14 @@ class TrackedRun:
 
     def drafter(self, folder: Path, metadata: dict[str, Any] | None = None) -> None:
         """Logs a drafter folder as an artifact of type model; it names the dataset it was trained on."""
-        told = {**self._figures, "made_from": dict(self._links), **(metadata or {})}
+        told = {"figures": dict(self._figures), "made_from": dict(self._links), **(metadata or {})}
         self._artifact("drafter", lambda: drafter_artifact(folder, self._cfg.target.name, told))
 
     def report(self, folder: Path) -> None:
         """Logs the report as an artifact of type report; it names the drafter and the dataset that it is about."""
         skipped = () if self._cfg.tracking.samples else (REPORT_PAGE,)  # it shows text of conversations
         name = f"report-{self._cfg.target.name}"
-        told = {**self._figures, "made_from": dict(self._links)}
+        told = {"figures": dict(self._figures), "made_from": dict(self._links)}
         self._artifact("report", lambda: folder_artifact(folder, name, "report", told, skipped))
 
     def comparison(self, folder: Path, rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:

@@ -1,0 +1,78 @@
+"""What can be known to fail before a run starts anything or writes a file."""
+
+from pathlib import Path
+
+from eagle3.config import Config
+from eagle3.config.validate import STAGES
+from eagle3.data.space import dataset_bytes, require_space
+from eagle3.errors import ConfigError
+from eagle3.pipeline.bench import check_bench
+from eagle3.pipeline.imported import is_imported
+from eagle3.pipeline.stages import artifacts_root, find_inputs, left_out
+from eagle3.server.flags import server_command
+from eagle3.tracking.run import require_login
+
+
+def check_start(cfg: Config) -> None:
+    """What can be known to fail before anything is written; makes the paths of inputs absolute.
+
+    Raises:
+        ConfigError: no W&B login, an input that is not there, a GPU that is not there, too small a disk; a flag or a
+            version of SGLang that the dump can't be taken with.
+    """
+    require_login(cfg.tracking)
+    find_inputs(cfg)
+    _require_devices(cfg)
+    _require_server(cfg)
+    if cfg.bench.in_run:
+        check_bench(cfg)
+    _require_space_early(cfg)
+
+
+def _require_devices(cfg: Config) -> None:
+    """A GPU that is not there is said now, not after hours of extraction."""
+    last = STAGES.index(cfg.until)
+    extracts, trains = last >= STAGES.index("extract") and not is_imported(cfg), last >= STAGES.index("train")
+    wanted = ["server.device=cuda"] * (extracts and cfg.server.device == "cuda")
+    wanted += ["trainer.accelerator=gpu"] * (trains and cfg.trainer.accelerator == "gpu")
+    if not wanted:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"{', '.join(wanted)}: torch finds no GPU here; choose server=cpu trainer=cpu, "
+            "or run `eagle3 doctor`, which says what is missing"
+        )
+    if trains and cfg.trainer.accelerator == "gpu" and cfg.trainer.devices > torch.cuda.device_count():
+        raise ConfigError(
+            f"trainer.devices: {cfg.trainer.devices}, and torch finds {torch.cuda.device_count()} GPUs here; "
+            "give at most that, or see whether CUDA_VISIBLE_DEVICES hides some"
+        )
+
+
+def _require_server(cfg: Config) -> None:
+    """Flags are checked against the installed SGLang now, and its version, not when the server's turn comes."""
+    if cfg.evaluate.kind == "served" and cfg.until in ("evaluate", "report"):
+        from eagle3.evaluation.served import served_command
+
+        for draft in cfg.evaluate.drafts:
+            served_command(cfg, Path(cfg.target.path), Path("drafter"), draft, Path("capture"))
+    if is_imported(cfg):
+        return
+    if cfg.until != "prepare" and "extract" not in left_out(cfg):
+        server_command(cfg, "extraction", cfg.target.path)
+    if cfg.prepare.regenerate:
+        server_command(cfg, "serving", cfg.target.path)
+
+
+def _require_space_early(cfg: Config) -> None:
+    """With the expected size in the config, a disk that is too small is refused before a model is even fetched."""
+    if cfg.dataset.tokens is None or cfg.target.shape is None or cfg.until == "prepare":
+        return
+    capture = cfg.layers.capture or cfg.layers.boundaries
+    states = (len(capture) if capture else 3) + 1
+    base = artifacts_root(cfg) / "extract"
+    needed = dataset_bytes(cfg.dataset.tokens, cfg.target.shape.hidden_size, states, cfg.dataset.dtype)
+    if not any(base.glob("*/*/DONE")) and not any(base.glob("*/*/manifest.json")):
+        require_space(needed, base)

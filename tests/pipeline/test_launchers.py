@@ -1,0 +1,86 @@
+"""A sweep whose jobs Hydra's launchers run in other processes: each device has one job at a time, Ctrl-C reaches all.
+
+Slurm's launcher by its local executor, which differs from it in nothing but sbatch; Ray's where Ray is installed.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_run import leftovers
+from tests.peers import peer_path
+from tests.pipeline.imported_runs import overrides, write_place
+
+from eagle3.config import PROJECT
+
+RAY = [
+    "hydra/launcher=ray_cluster",
+    "hydra.launcher.ray.init.address=null",
+    "+hydra.launcher.ray.init.num_gpus=1",  # of this name only: Ray counts them, and no job here needs one
+    "hydra.launcher.ray.remote.num_cpus=1",
+    "+hydra.launcher.ray.init.include_dashboard=false",
+]
+
+
+def start(place: Path, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
+    paths = [str(path)] if path else []
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([*paths, str(PROJECT / "src"), environment.get("PYTHONPATH", "")])
+    kept = [item for item in overrides(place) if not item.startswith("trainer.epochs")]
+    command = [sys.executable, str(PROJECT / "run.py"), "-m", *kept, "trainer.epochs=60", "seed=0,1", *arguments]
+    return subprocess.Popen(
+        command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.mark.parametrize("launcher", ["submitit", "ray"])
+def test_two_jobs_one_at_a_time_and_stopped_and_continued(tmp_path: Path, launcher: str) -> None:
+    path = None
+    given = RAY
+    if launcher == "submitit":
+        path = peer_path("hydra-submitit-launcher", "1.2.0")
+        given = ["hydra/launcher=local", f"sweep.devices=[test-{os.getpid()}]"]
+    elif importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install hydra-ray-launcher")
+    write_place(tmp_path)
+    process = start(tmp_path, *given, path=path)
+    assert process.stdout is not None
+    while not (begun := list((tmp_path / "artifacts" / "train").glob("*/metrics.jsonl"))):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, output
+    assert len(begun) == 1
+    assert not leftovers(tmp_path)
+    (sweep,) = (tmp_path / "runs" / "tiny").glob("sweep_*")
+    assert sorted(_statuses(sweep)) in (["interrupted"], ["interrupted", "not run"]), output
+
+    process = start(tmp_path, *given, path=path)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert _statuses(sweep) == ["done", "done"]
+    # A job writes config.yaml when it has its device, and DONE before it gives it back.
+    times = [[(sweep / job / name).stat().st_mtime for name in ("config.yaml", "DONE")] for job in "01"]
+    first, second = sorted(times)
+    assert first[1] < second[0], "both ran at once"
+    assert "by accept length" not in output, "two seeds of one choice"
+    assert "comparison: " in output
+
+
+def _statuses(sweep: Path) -> list[str]:
+    return [json.loads(path.read_text())["status"] for path in sorted(sweep.glob("[01]/job.json"))]
+
+
+def test_all_at_once_on_no_devices_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    process = start(tmp_path, "hydra/launcher=local", path=peer_path("hydra-submitit-launcher", "1.2.0"))
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 2, output
+    assert "error: sweep.devices: this launcher starts all jobs at once" in output
