@@ -1,46 +1,35 @@
-"""A drafter, served on a GPU: acceptance, tokens/s and speed-up over no speculation, beside two checks of the measure.
+"""A drafter, served on a GPU: acceptance, tokens/s and speed-up over no speculation, and whether the measure is right.
 
     python bench/serve.py TARGET DRAFTER --out OUT --prepared artifacts/prepare/FINGERPRINT
     python bench/serve.py TARGET THEIRS --out OUT evaluate.prompts=[chat,code] target.trust_remote_code=true
 
-OUT/{served.md,summary.json,loads.jsonl} are as `evaluate=served` writes them (docs/serving.md). Then OUT/check.json:
-
-    untrained   the drafter's shape with random weights, served: its accept length must be 1.0, or the measure flatters
-    chain       the same prompts and drafts without a server: its accept length must be the served one's within 2%
+OUT/{served.md,summary.json,loads.jsonl} are as `evaluate=served` writes them (docs/serving.md), with a drafter of
+random weights beside it, whose accept length must be 1.0. Then OUT/agreement.json: the same prompts without a server,
+by `evaluate=chain`; its accept length must be the served one's within 2%.
 
 Overrides are those of run.py. All servers run side by side and share the GPU; `evaluate.beside=false` starts each anew.
-For SmolLM2-135M with the shipped grid, 40 prompts and 3 rounds this should take under 10 minutes on an H200.
 """
 
 import argparse
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from hydra import compose, initialize_config_dir
 
 from eagle3.config.load import PROJECT, load, register
 from eagle3.config.schema import Config
 from eagle3.data.json_file import write_json
-from eagle3.drafter.export import export_drafter
-from eagle3.drafter.load import LoadedDrafter
-from eagle3.drafter.model import Drafter
-from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
-from eagle3.evaluation.figures import cells_of
-from eagle3.evaluation.forward import TransformersTarget
-from eagle3.evaluation.load import Load
-from eagle3.evaluation.open import checked
-from eagle3.evaluation.prompts import load_prompts
-from eagle3.evaluation.served import LOADS, PAGE, name_of, run_served
-from eagle3.server.arguments import installed
+from eagle3.evaluation.agreement import agreement
+from eagle3.evaluation.chain_run import run_chains
+from eagle3.evaluation.served import PAGE, name_of, run_served
+from eagle3.metrics import JsonlReporter
 from eagle3.target.info import TargetInfo, read_info
-from eagle3.tracking.console import ConsoleReporter
-from eagle3.training.frozen import Frozen
+from eagle3.tracking.console import ConsoleReporter, FanOut
+from eagle3.training.machine import Machine
 
-SHARE = 0.2
-"""Of the GPU's free memory that each server takes, beside the others."""
+TOKENS = 262144
+"""In the cache of each server, so that all fit beside each other."""
 
 
 def config_of(target: Path, prepared: Path | None, overrides: list[str]) -> Config:
@@ -52,45 +41,14 @@ def config_of(target: Path, prepared: Path | None, overrides: list[str]) -> Conf
         "dataset.path=none.jsonl",  # nothing is prepared here
         "evaluate=served",
         "evaluate.beside=true",
-        f"+server.flags.serving.mem_fraction_static={SHARE}",
+        "+server.flags.serving.mem_fraction_static=0.9",
+        f"+server.flags.serving.max_total_tokens={TOKENS}",
     ]
     if prepared is None:
         given.append("evaluate.prompts=[chat,code,math,summary]")
     register()
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         return load(compose("config", [*given, *overrides]))
-
-
-def untrained(cfg: Config, info: TargetInfo, loaded: LoadedDrafter, folder: Path) -> None:
-    """The drafter's folder again, with random weights."""
-    drafter = Drafter(loaded.drafter.shape)
-    drafter.reset(torch.Generator().manual_seed(cfg.seed))
-    version = installed(cfg.server.python).version
-    export_drafter(drafter, loaded.draft_ids, loaded.boundaries, info, folder, version)
-
-
-def served_length(out: Path, name: str, concurrency: int) -> float:
-    """Greedy accept length of a setting."""
-    loads = [Load.of(json.loads(line)) for line in (out / LOADS).read_text(encoding="utf-8").splitlines()]
-    cells = [c for c in cells_of(loads) if (c.server, c.temperature, c.concurrency) == (name, 0.0, concurrency)]
-    return cells[0].accept_length
-
-
-def chain_length(
-    cfg: Config, info: TargetInfo, loaded: LoadedDrafter, prepared: Path | None, steps: int, reporter: ConsoleReporter
-) -> float:
-    """The same prompts, drafts and answers in transformers, in bfloat16."""
-    device = torch.device("cuda" if cfg.server.device == "cuda" else "cpu")
-    sets = load_prompts(cfg, info, prepared, reporter)
-    target = TransformersTarget(info, loaded.boundaries, device, torch.bfloat16, cfg.target.trust_remote_code)
-    frozen = Frozen.load(info, loaded.draft_ids).to(device)
-    embedding = frozen.embedding if loaded.embedding is None else loaded.embedding.to(device)
-    drafter = ChainDrafter(loaded.drafter.to(device), embedding, frozen.draft_ids, torch.bfloat16)
-    figures = ChainFigures(steps)
-    for done, prompt in enumerate(sets.prompts, 1):
-        figures.add(run_chain(target, drafter, prompt.input_ids, steps, cfg.evaluate.max_new_tokens, sets.end_ids))
-        reporter.progress(done, len(sets.prompts), unit="prompts", accept_length=round(figures.accept_length, 3))
-    return figures.accept_length
 
 
 def main() -> None:
@@ -100,41 +58,38 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="as for run.py")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prepared", type=Path, help="folder of the prepare stage that the drafter was trained on")
-    parser.add_argument("--no-checks", action="store_true", help="neither untrained nor chain")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
 
     cfg = config_of(args.target.resolve(), args.prepared, args.overrides)
     info = read_info(args.target, text_prefix=cfg.target.text_prefix, trust_remote_code=cfg.target.trust_remote_code)
-    out, reporter = args.out.resolve(), ConsoleReporter()
+    out, drafter, reporter = args.out.resolve(), args.drafter.resolve(), ConsoleReporter()
     out.mkdir(parents=True, exist_ok=True)
     with reporter.stage("serve"):
-        run_served(cfg, info, args.drafter.resolve(), args.prepared, out, reporter, out / "logs")
-    if not args.no_checks:
-        check(cfg, info, args.drafter.resolve(), args.prepared, out, reporter)
+        run_served(cfg, info, drafter, args.prepared, out, reporter, out / "logs")
+    with reporter.stage("chain"):
+        compare(cfg, info, drafter, args.prepared, out, reporter)
     reporter.close()
     print((out / PAGE).read_text(encoding="utf-8"))
 
 
-def check(
-    cfg: Config, info: TargetInfo, folder: Path, prepared: Path | None, out: Path, reporter: ConsoleReporter
+def compare(
+    cfg: Config, info: TargetInfo, drafter: Path, prepared: Path | None, out: Path, reporter: ConsoleReporter
 ) -> None:
-    """Writes OUT/check.json, and prints it."""
-    loaded = checked(folder, info, cfg.server.python)
-    chained = next((draft for draft in cfg.evaluate.drafts if draft.topk == 1), None)
-    found: dict[str, Any] = {}
-    with reporter.stage("check"):
-        plain = replace(cfg.evaluate, drafts=cfg.evaluate.drafts[:1], rounds=1, temperatures=[0.0], concurrency=[1])
-        untrained(cfg, info, loaded, out / "untrained")
-        again = out / "untrained-served"
-        again.mkdir(exist_ok=True)
-        once = replace(cfg, evaluate=plain)
-        run_served(once, info, out / "untrained", prepared, again, reporter, out / "logs")
-        found["untrained_accept_length"] = served_length(again, name_of(plain.drafts[0]), 1)
-        if chained is not None and 0.0 in cfg.evaluate.temperatures:
-            served = served_length(out, name_of(chained), min(cfg.evaluate.concurrency))
-            chain = chain_length(cfg, info, loaded, prepared, chained.steps, reporter)
-            found |= {"served_accept_length": served, "chain_accept_length": chain, "chain_over_served": chain / served}
-    write_json(out / "check.json", found)
+    """Writes OUT/chain and OUT/agreement.json, and prints it; nothing without a greedy setting of topk 1."""
+    setting = next((draft for draft in cfg.evaluate.drafts if draft.topk == 1), None)
+    if setting is None or 0.0 not in cfg.evaluate.temperatures:
+        return
+    evaluate = dataclasses.replace(cfg.evaluate, kind="chain", drafts=[setting], untrained=False)
+    trainer = dataclasses.replace(cfg.trainer, accelerator="gpu" if cfg.server.device == "cuda" else "cpu")
+    changed = dataclasses.replace(cfg, evaluate=evaluate, trainer=trainer)
+    chained = out / "chain"
+    chained.mkdir(exist_ok=True)
+    own = JsonlReporter(chained / "metrics.jsonl")
+    machine = Machine.of(trainer, devices=1)
+    run_chains(changed, info, drafter, prepared, chained, machine, FanOut(reporter, own))
+    own.close()
+    found = agreement(out, chained, name_of(setting)).row()
+    write_json(out / "agreement.json", found)
     print(json.dumps(found, indent=1))
 
 

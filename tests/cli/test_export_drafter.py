@@ -85,6 +85,26 @@ def test_the_model_card(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixt
         assert text in card, text
 
 
+def test_what_made_it_goes_with_it(
+    run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Wherever the export is taken: its target is known, and how to train it again."""
+    _, folder = run
+    (folder / "snapshot").mkdir()
+    (folder / "snapshot" / "replay.yaml").write_text("name: mine\n")
+    for form in ("sglang", "speculators"):
+        out = tmp_path / "elsewhere" / form
+        assert spoken(capsys, "export", str(folder), str(out), "--format", form)[0] == 0
+        assert spoken(capsys, "verify", str(out)) == (0, f"{out}: drafter, nothing wrong\n", "")
+        code, said, _ = spoken(capsys, "inspect", str(out))
+        assert code == 0
+        assert f"--config-dir {out} snapshot=replay" in said
+    again = tmp_path / "again"
+    assert spoken(capsys, "export", str(out), str(again), "--format", "sglang")[0] == 0
+    assert (again / "snapshot" / "replay.yaml").read_text() == "name: mine\n"
+    assert "me/tiny" in (again / "README.md").read_text()
+
+
 def test_for_vllm(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = run
     code, out, _ = spoken(capsys, "export", str(folder), "--format", "speculators")

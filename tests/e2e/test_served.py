@@ -1,113 +1,176 @@
-"""`evaluate=served` as far as a CPU goes: real servers without speculation, one of them capturing as for a drafter."""
+"""`evaluate=served` and `evaluate=chain` of one trained drafter: SGLang's own EAGLE3 workers, on a CPU.
 
+Only the compiled kernels below them are not SGLang's: `speculating/` says how. In float32 nothing is decided by
+rounding, so chain and server must count the same, answer by answer.
+"""
+
+import asyncio
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.e2e.chat_model import write_chat_model
+from tests.e2e.chat_model import write_tokenizer
+from tests.e2e.models import build, tiny_llama
+from tests.evaluation.tiny_pair import BOUNDARIES, make_pair
 
-from eagle3.config.schema import Config, DatasetConfig, EvaluateConfig, ServerConfig, ServerFlags, TargetConfig
-from eagle3.drafter.load import LoadedDrafter
-from eagle3.drafter.model import Drafter
-from eagle3.drafter.shape import DrafterShape
+from eagle3.config.schema import (
+    Config,
+    DatasetConfig,
+    EvaluateConfig,
+    ServerConfig,
+    ServerFlags,
+    TargetConfig,
+    TrainerConfig,
+)
+from eagle3.data.tokenize import ConversationTokenizer
+from eagle3.drafter.export import export_drafter
+from eagle3.drafter.load import load_drafter
 from eagle3.errors import ServerError
-from eagle3.evaluation.figures import NONE, best_of, cells_of
+from eagle3.evaluation import served
+from eagle3.evaluation.agreement import agreement
+from eagle3.evaluation.chain_run import run_chains
+from eagle3.evaluation.figures import NONE, UNTRAINED
 from eagle3.evaluation.load import Load, alive
-from eagle3.evaluation.prompts import Prompt, PromptSets
 from eagle3.evaluation.sameness import Difference, explain
-from eagle3.evaluation.served import LOADS, Servers, compare, measure, require_captured, served_command
+from eagle3.evaluation.servers import Servers, require_captured
 from eagle3.metrics import JsonlReporter
 from eagle3.server.client import Client
+from eagle3.server.flags import ServerCommand
 from eagle3.target.info import read_info
+from eagle3.training.machine import Machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
-BOUNDARIES, AGAIN = [2, 3, 5], "again"
+SETTING = "s3k1d4"
+FAKES = Path(__file__).parent / "speculating"
+WORDS = ("barn", "dust", "fill", "gost", "lan", "mest", "norn", "pill")
 
 
-STAND_IN = """
-def register():
-    import sys
-    if "sglang.srt.managers.scheduler" not in sys.modules:
-        return
-    from sglang.srt.model_executor.model_runner import ModelRunner
-    original = ModelRunner.load_model
-    def load_model(runner, *args, **kwargs):
-        original(runner, *args, **kwargs)
-        runner.model.set_eagle3_layers_to_capture(IDS)
-    ModelRunner.load_model = load_model
-"""
+def config(folder: Path, **evaluate: Any) -> Config:
+    return Config(
+        name="tiny",
+        target=TargetConfig("tiny", str(folder / "model")),
+        dataset=DatasetConfig("none", "none.jsonl"),
+        server=ServerConfig(
+            device="cpu",
+            dtype="float32",
+            flags=ServerFlags(common={"max_total_tokens": 4096, "mem_fraction_static": 0.9}),
+        ),
+        trainer=TrainerConfig(accelerator="cpu", precision="fp32"),
+        evaluate=EvaluateConfig(
+            prompts=[str(folder / "asked.jsonl")],
+            concurrency=[1, 4],
+            temperatures=[0.0],
+            rounds=2,
+            max_new_tokens=40,
+            beside=True,
+            **evaluate,
+        ),
+    )
 
 
-def write_stand_in(folder: Path) -> Path:
-    """In the place of SGLang's speculative worker, which no CPU runs: sets the capture ids as that does."""
-    marker = folder / "stand_in-1.dist-info"
-    marker.mkdir(parents=True)
-    (marker / "METADATA").write_text("Metadata-Version: 2.1\nName: stand-in\nVersion: 1\n")
-    (marker / "entry_points.txt").write_text("[sglang.srt.plugins]\nstand_in = stand_in:register\n")
-    (folder / "stand_in.py").write_text(STAND_IN.replace("IDS", str([b - 1 for b in BOUNDARIES])))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """model/, a drafter/ that knows its answers, asked.jsonl; and what both evaluations left: served/, chain/."""
+    folder = tmp_path_factory.mktemp("served")
+    build(tiny_llama(), folder / "model")
+    write_tokenizer(folder / "model")
+    rows = [{"id": word, "prompt": f"say {word} {n} times"} for n, word in enumerate(WORDS, 1)]
+    (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    info, cfg = read_info(folder / "model"), config(folder)
+    tokenizer = ConversationTokenizer(info, cfg.target)
+    prompts = [tokenizer.prompt_ids([{"role": "user", "content": row["prompt"]}]) for row in rows]
+    pair = make_pair(folder / "model", prompts)
+    export_drafter(pair.drafter, pair.draft_ids, BOUNDARIES, info, folder / "drafter", "0.5.23")
+    (folder / "chain").mkdir()
+    chained = dataclasses.replace(cfg, evaluate=dataclasses.replace(cfg.evaluate, kind="chain", untrained=False))
+    said = JsonlReporter(folder / "chain" / "metrics.jsonl")
+    run_chains(chained, info, folder / "drafter", None, folder / "chain", Machine.of(cfg.trainer, devices=1), said)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served, "served_command", speculating(served.served_command))
+        patch.setattr(served, "compare", asking_more(served.compare))
+        patch.setenv("TORCHDYNAMO_DISABLE", "1")  # compiling takes longer than this test
+        (folder / "served").mkdir()
+        reporter = JsonlReporter(folder / "served" / "metrics.jsonl")
+        served.run_served(cfg, info, folder / "drafter", None, folder / "served", reporter, folder / "logs")
     return folder
 
 
-def test_two_servers_in_turn(tmp_path: Path) -> None:
-    write_chat_model(tmp_path / "model")
-    info = read_info(tmp_path / "model")
-    cfg = Config(
-        name="tiny",
-        target=TargetConfig("tiny", str(info.path)),
-        dataset=DatasetConfig("none", "none.jsonl"),
-        server=ServerConfig(device="cpu", flags=ServerFlags(common={"max_total_tokens": 4096})),
-        evaluate=EvaluateConfig(
-            kind="served", concurrency=[1, 4], temperatures=[0.0, 1.0], rounds=2, max_new_tokens=12, beside=True
-        ),
-    )
-    capture = {name: tmp_path / "capture" / name for name in (NONE, AGAIN)}
-    plain = served_command(cfg, info.path, tmp_path, None, capture[NONE])
-    again = served_command(cfg, info.path, tmp_path, None, capture[AGAIN])
-    path = f"{again.added_env['PYTHONPATH']}:{write_stand_in(tmp_path / 'stand_in')}"
-    again = replace(again, added_env={**again.added_env, "PYTHONPATH": path})
-    shape = DrafterShape.build(cfg.drafter.__class__(draft_vocab_size=32), info, 3)
-    drafter = LoadedDrafter(Drafter(shape), torch.arange(32), BOUNDARIES, None)
-    generator = torch.Generator().manual_seed(0)
-    prompts = [Prompt("chat", str(n), torch.randint(3, 500, (n,), generator=generator).tolist()) for n in (3, 9, 20)]
-    sets = PromptSets(prompts, [2], 0)
-    reporter = JsonlReporter(tmp_path / "said.jsonl")
-    servers = Servers(cfg, {NONE: plain, AGAIN: again}, drafter, sets, tmp_path / "logs", reporter)
-    with servers.running():
-        loads = measure(cfg, servers, sets, tmp_path, reporter)
-        explained, noise = compare(cfg, servers, sets, loads)
-        _asks_how_likely(servers, sets, loads)
-    rows = [Load.of(json.loads(line)) for line in (tmp_path / LOADS).read_text().splitlines()]
-    assert rows == loads
-    assert [(load.round, load.server) for load in loads[::4]] == [(0, NONE), (0, AGAIN), (1, NONE), (1, AGAIN)]
-    assert all(0 < len(reply.output_ids) <= 12 for load in loads for reply in load.replies)
-    # The same target twice: the same greedy answers, no drafts, and a speed-up that is noise.
-    assert [e for e in explained if not e.is_tie] == []
-    cell = best_of(cells_of(loads), 0.0, 1)
-    assert cell.accept_length == 1.0
-    assert cell.latency_s[50] > 0
-    assert noise <= len(prompts)
-    # The plugin read back what each captures; other boundaries than the drafter's are an error.
-    require_captured(capture[AGAIN], BOUNDARIES, AGAIN)
+def speculating(original: Any) -> Any:
+    def command(*args: Any, **kwargs: Any) -> ServerCommand:
+        made: ServerCommand = original(*args, **kwargs)
+        path = f"{FAKES}:{made.added_env['PYTHONPATH']}"
+        return dataclasses.replace(made, added_env={**made.added_env, "PYTHONPATH": path})
+
+    return command
+
+
+def asking_more(original: Any) -> Any:
+    """While the servers are up: the target finds its own token the likelier one, by as much as it is."""
+
+    def compare(cfg: Config, servers: Servers, sets: Any, loads: list[Load]) -> Any:
+        own = loads[0]
+        made_up = Difference(SETTING, own.replies[0].set, own.replies[0].key, 3, own.replies[0].output_ids[3], 7)
+        server = servers.use(NONE)
+
+        async def ask() -> None:
+            async with Client(server.url, 1) as client:
+                (one,) = await alive(server, explain(client, [made_up], own, sets.prompts))
+            assert one.gap is not None
+            assert one.gap > 0
+
+        asyncio.run(ask())
+        return original(cfg, servers, sets, loads)
+
+    return compare
+
+
+def loads_of(made: Path) -> list[Load]:
+    return [Load.of(json.loads(line)) for line in (made / "served" / served.LOADS).read_text().splitlines()]
+
+
+def test_chain_and_server_count_the_same(made: Path) -> None:
+    found = agreement(made / "served", made / "chain", SETTING)
+    assert found.prompts == found.same_answers == len(WORDS)
+    assert found.served > 2, "there is something to measure"
+    assert found.chain == found.served
+    rows = {row["key"]: row for row in map(json.loads, (made / "chain" / "chains.jsonl").read_text().splitlines())}
+    (load,) = [one for one in loads_of(made) if (one.server, one.round, one.concurrency) == (SETTING, 0, 1)]
+    for reply in load.replies:
+        counts = [round_["accepted"] for round_ in rows[reply.key]["rounds"]]
+        assert [counts.count(k) for k in range(len(reply.histogram))] == reply.histogram, reply.key
+        assert reply.passes == len(counts)
+
+
+def test_rounds_in_turn_and_what_is_said_of_them(made: Path) -> None:
+    loads = loads_of(made)
+    assert [(load.round, load.server) for load in loads[::2]] == [(0, NONE), (0, SETTING), (1, NONE), (1, SETTING)]
+    summary = json.loads((made / "served" / "summary.json").read_text())
+    assert summary["serve/best"] == SETTING
+    assert summary["serve/speedup_min"] <= summary["serve/speedup"] <= summary["serve/speedup_max"]
+    assert summary["serve/break_even"] == pytest.approx(summary["eval/accept_length"] / summary["serve/speedup"])
+    assert summary["eval/greedy_differences"] == summary["eval/greedy_differences_without"] == 0
+    assert {"eval/cond_acc_step_2", "serve/none/t0/c4/latency_p99_s", "eval/asked/accept_length"} <= summary.keys()
+    page = (made / "served" / "served.md").read_text()
+    first = "**Slower than no speculation: " if summary["serve/speedup"] < 1 else f"**{summary['serve/speedup']:.2f}x"
+    assert page.startswith(first)
+    assert f"Greedy answers equal those without speculation, all {len(WORDS)} of every setting" in page
+
+
+def test_random_weights_gain_nothing(made: Path) -> None:
+    summary = json.loads((made / "served" / "summary.json").read_text())
+    assert summary["eval/untrained/accept_length"] < 1.1
+    loaded = load_drafter(made / "served" / UNTRAINED)
+    assert loaded.boundaries == BOUNDARIES
+    assert not torch.equal(loaded.drafter.norm.weight, load_drafter(made / "drafter").drafter.norm.weight)
+
+
+def test_what_is_captured_is_read_back(made: Path) -> None:
+    capture = made / "served" / "capture"
+    require_captured(capture / SETTING, BOUNDARIES, SETTING)
+    require_captured(capture / UNTRAINED, BOUNDARIES, UNTRAINED)
+    require_captured(capture / NONE, [], NONE)
     with pytest.raises(ServerError, match=r"captures boundaries \[2, 3, 5\]"):
-        require_captured(capture[AGAIN], [1, 2, 4], AGAIN)
-    with pytest.raises(ServerError, match=r"captures boundaries \[\]"):
-        require_captured(capture[NONE], BOUNDARIES, NONE)
-
-
-def _asks_how_likely(servers: Servers, sets: PromptSets, loads: list[Load]) -> None:
-    """The target finds its own token the likelier one, by as much as it is."""
-    import asyncio
-
-    server, own = servers.use(NONE), loads[0]
-    reply = own.replies[0]
-    made_up = Difference(AGAIN, reply.set, reply.key, 3, reply.output_ids[3], 7)
-
-    async def ask() -> None:
-        async with Client(server.url, 1) as client:
-            (one,) = await alive(server, explain(client, [made_up], own, sets.prompts))
-        assert one.gap is not None
-        assert one.gap > 0
-
-    asyncio.run(ask())
+        require_captured(capture / SETTING, [1, 2, 4], SETTING)

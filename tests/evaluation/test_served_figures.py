@@ -12,8 +12,9 @@ from eagle3.errors import DataError, ServerError
 from eagle3.evaluation.figures import NONE, best_of, cells_of, summary_of
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.sameness import Difference, Explained, differences
-from eagle3.evaluation.served import require_captured, served_command
+from eagle3.evaluation.served import served_command
 from eagle3.evaluation.served_page import page
+from eagle3.evaluation.servers import require_captured
 
 
 def summary(speed_ups: list[float]) -> dict[str, object]:
@@ -65,11 +66,11 @@ def test_summary_names_the_best_setting() -> None:
         dataclasses.replace(load, server="s5k1d6", seconds=load.seconds / 2) for load in found if load.server != NONE
     ]
     made = summary_of(cells_of([*found, *better]))
-    assert made["eval/best"] == "s5k1d6"
-    assert made["eval/speed_up"] == pytest.approx(2.4)
-    assert made["eval/served/s3k1d4/t0/c1/speed_up"] == pytest.approx(1.2)
-    assert made["eval/tokens_per_s_without"] == pytest.approx(20)
-    assert made["eval/served/none/t0/c1/latency_p50_s"] == pytest.approx(2.0)
+    assert made["serve/best"] == "s5k1d6"
+    assert made["serve/speedup"] == pytest.approx(2.4)
+    assert made["serve/s3k1d4/t0/c1/speedup"] == pytest.approx(1.2)
+    assert made["serve/tokens_per_s_without"] == pytest.approx(20)
+    assert made["serve/none/t0/c1/latency_p50_s"] == pytest.approx(2.0)
     json.dumps(made, allow_nan=False)
 
 
@@ -80,6 +81,30 @@ def test_a_loss_is_said_first() -> None:
     assert faster.startswith("**1.70x (1.70 to 1.70 over 1 rounds) the tokens/s")
     assert "Greedy answers equal those without speculation, all 2" in faster
     assert "breaks even at 1.18" in faster
+
+
+def test_a_measure_that_flatters_is_said() -> None:
+    """Random weights guess one token in thousands: what accepts them accepts anything."""
+    cells, made = cells_of(loads([1.7])), summary([1.7])
+    honest = page(cells, made | {"eval/untrained/accept_length": 1.004}, [])
+    assert "The same drafter with random weights: accept length 1.00." in honest
+    assert "do not believe" not in honest
+    flattered = page(cells, made | {"eval/untrained/accept_length": 1.6}, []).split("\n\n")
+    assert flattered[1].startswith("**A drafter of random weights has accept length 1.60 here, and should have 1.0**")
+
+
+def test_the_speed_up_has_one_name_from_evaluation_to_comparison() -> None:
+    """What the summary calls it is what the model card and `eagle3 compare` look for."""
+    from eagle3.commands.card import _FIGURES
+    from eagle3.comparison.columns import _FURTHER
+
+    made = summary_of(cells_of(loads([1.2])))
+    (compared,) = [name for key, _, name, *_ in _FURTHER if key == "speedup"]
+    assert compared == "serve/speedup"
+    assert made[compared] == pytest.approx(1.2)
+    on_the_card = {name for name, *_ in _FIGURES if name.startswith("serve/")}
+    assert "serve/speedup" in on_the_card
+    assert on_the_card <= made.keys()
 
 
 def test_answers_that_are_not_the_targets_own() -> None:

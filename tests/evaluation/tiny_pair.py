@@ -32,13 +32,16 @@ class Pair:
     prompts: list[list[int]]
 
 
-def make_pair(folder: Path, updates: int = 150) -> Pair:
-    build(tiny_llama(), folder)
+def make_pair(folder: Path, prompts: list[list[int]] | None = None, updates: int = 150) -> Pair:
+    """Of the model in `folder`, which is made where there is none. It has learned the answers to these prompts."""
+    if not (folder / "config.json").is_file():
+        build(tiny_llama(), folder)
     info = read_info(folder)
     target = TransformersTarget(info, BOUNDARIES, CPU, torch.float32)
     embedding, head = load_embedding(info).float(), load_lm_head(info).float()
     generator = torch.Generator().manual_seed(3)
-    prompts = [torch.randint(3, info.vocab_size, (n,), generator=generator).tolist() for n in (2, 5, 9, 17, 30, 41)]
+    if prompts is None:
+        prompts = [torch.randint(3, info.vocab_size, (n,), generator=generator).tolist() for n in (2, 5, 9, 17, 30, 41)]
     batch = with_top(join([answered(target, prompt, 60) for prompt in prompts]), head)
     said = batch.input_ids[batch.loss_mask].unique()
     draft_ids = said[: max(len(said) - 3, 8)]  # a few of the target's words are out of reach

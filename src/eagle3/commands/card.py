@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3 import __version__
+from eagle3.commands.origin import made_of
 from eagle3.errors import Eagle3Error
 from eagle3.target.info import TargetInfo
 from eagle3.tracking.results import read_json
@@ -14,9 +15,9 @@ from eagle3.tracking.results import read_json
 _FIGURES = (
     ("eval/accept_length", "accept length, {kind}", "{:.2f}"),
     ("eval/untrained/accept_length", "the same before training", "{:.2f}"),
-    ("eval/speed_up", "tokens/s over those of no speculation", "{:.2f}x"),
-    ("eval/break_even", "accept length at which there is no gain", "{:.2f}"),
-    ("eval/tokens_per_s", "tokens/s", "{:,.0f}"),
+    ("serve/speedup", "tokens/s over those of no speculation", "{:.2f}x"),
+    ("serve/break_even", "accept length at which there is no gain", "{:.2f}"),
+    ("serve/tokens_per_s", "tokens/s", "{:,.0f}"),
     ("prepare/tokens", "tokens of the conversations", "{:,.0f}"),
     ("prepare/response_tokens", "of them in responses, which it was trained on", "{:,.0f}"),
 )
@@ -74,7 +75,7 @@ def _figures(made: Path) -> Iterator[tuple[str, str]]:
 
 
 def _provenance(config: dict[str, Any], card: Card) -> Iterator[tuple[str, str]]:
-    made = read_json(card.source.absolute().parent / "provenance.json")
+    made = made_of(card.source)
     yield "target", f"{card.target.name}, {card.target.source}, fingerprint {card.target.fingerprint[:16]}"
     draft, whole = config.get("draft_vocab_size"), card.target.vocab_size
     yield "draft vocabulary", f"{draft:,} of {whole:,} tokens" if isinstance(draft, int) else f"{whole:,} tokens"

@@ -1,5 +1,6 @@
 """`eagle3 export PATH`: a drafter for a named SGLang version, or in speculators' layout, with a model card."""
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 from eagle3.commands.card import Card, write_card
 from eagle3.commands.kinds import Kind, kind_of
+from eagle3.commands.origin import made_of
 from eagle3.commands.verify import installed_version, target_of
+from eagle3.config.origin import read_origin, write_origin
 from eagle3.errors import EXIT_DONE, ConfigError, Eagle3Error
 from eagle3.target.info import TargetInfo, read_info
 from eagle3.tracking.results import read_json
@@ -22,7 +25,7 @@ def run_export_drafter(
     boundaries: list[int] | None = None,
     verifier: str | None = None,
 ) -> int:
-    """Writes the folder, reads it back strictly, and prints how it is served.
+    """Writes the folder, reads it back strictly, and prints how it is served. What made the drafter goes with it.
 
     Args:
         path: a run, a training, or a drafter's folder, also one that someone else made.
@@ -52,6 +55,7 @@ def run_export_drafter(
         raise ConfigError(f"{out}: is the drafter itself; give another folder")
     verifier = verifier or _name_of(info)
     trained_on = _write(folder, out, form, info, version, read_by, boundaries, verifier)
+    write_origin(read_origin(folder) or read_origin(folder.absolute().parent), out)
     again = check_drafter(out, info, trained_on)
     if again:
         raise Eagle3Error(f"{out}: {'; '.join(again)}")
@@ -59,7 +63,7 @@ def run_export_drafter(
     steps = min(3, _draft_tokens(folder))
     write_card(out, Card(folder, info, verifier, trained_on, made_for, serve_command(form, verifier, out.name, steps)))
     print(f"{out}: for {made_for}, boundaries {trained_on}; checked")
-    print(serve_command(form, verifier, shlex.quote(str(out)), steps))
+    print(serve_command(form, verifier, str(out), steps))
     return EXIT_DONE
 
 
@@ -96,8 +100,9 @@ def _draft_tokens(folder: Path) -> int:
 
     made = folder.absolute().parent
     config: Any = read_json(made / "job.json").get("config") or {}
-    if (made / "config.yaml").is_file():
-        config = OmegaConf.to_container(OmegaConf.load(made / "config.yaml"))
+    for file in (made / "config.yaml", folder / "config.yaml"):
+        if not config and file.is_file():
+            config = OmegaConf.to_container(OmegaConf.load(file))
     return int((config.get("loss") or {}).get("ttt_steps") or 3)
 
 
@@ -113,7 +118,7 @@ def _target_of(folder: Path, target: Path | None) -> TargetInfo:
     near, prefix = target_of(folder)
     if target is None and near is None:
         raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
-    made = read_json(folder.absolute().parent / "provenance.json").get("target") or {}
+    made = made_of(folder).get("target") or {}
     info = read_info(target or Path(str(near)), text_prefix=prefix, trust_remote_code=True)
     known = made if target is None else {}
     return replace(info, name=known.get("name") or info.name, source=known.get("source") or info.source)
@@ -128,12 +133,12 @@ def _name_of(info: TargetInfo) -> str:
 def serve_command(form: str, target: str, drafter: str, steps: int) -> str:
     """One shell command; the flags that the target itself needs are to be added."""
     if form == "speculators":
-        config = f'{{"method": "eagle3", "model": "{drafter}", "num_speculative_tokens": {steps}}}'
+        config = json.dumps({"method": "eagle3", "model": drafter, "num_speculative_tokens": steps})
         return f"vllm serve {shlex.quote(target)} --speculative-config {shlex.quote(config)}"
     return " \\\n  ".join(
         (
             f"python -m sglang.launch_server --model-path {shlex.quote(target)}",
-            f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {drafter}",
+            f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {shlex.quote(drafter)}",
             f"--speculative-num-steps {steps} --speculative-eagle-topk 1 --speculative-num-draft-tokens {steps + 1}",
         )
     )

@@ -4,15 +4,22 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from eagle3.config.differences import differences
 from eagle3.config.origin import KEY, PROVENANCE, SNAPSHOT, write_origin
 from eagle3.config.provenance import provenance
 from eagle3.errors import ConfigError
 from eagle3.server.patches import plugin_sha256
+from eagle3.tracking.results import read_json
 from eagle3.tracking.summary import replay_command
 
 Facts = Iterator[tuple[str, str]]
+
+
+def made_of(folder: Path) -> dict[str, Any]:
+    """Provenance of the run that a drafter lies in, or was exported from."""
+    return read_json(folder.absolute().parent / PROVENANCE) or read_json(folder / PROVENANCE)
 
 
 def made_by(texts: Mapping[str, str], folder: Path) -> Facts:

@@ -20,7 +20,8 @@ class EvaluateConfig:
     kind: str = "simulated"
     """simulated (from the dumped states), chain (real drafts, drafter and target in transformers), or served."""
     untrained: bool = True
-    """Also measure the drafter before training, to show what training gave; not when served."""
+    """Also measure the drafter before training, to show what training gave; served: one of random weights, to show that
+    the measure is honest."""
     drafter: str | None = None
     """Folder of a drafter to measure instead of training one, also one that someone else made."""
     prompts: list[str] = field(default_factory=lambda: ["held_out", "chat", "code", "math", "summary"])

@@ -71,7 +71,7 @@ def regenerate(
         elif answers := journal.answers[conversation.index]:
             answered.append(replace(conversation, messages=_filled(plans[conversation.index], answers)))
     _write(out / OUTPUT, answered)
-    _report(journal, answered, reporter)
+    _report(journal, answered, work, reporter)
     return answered
 
 
@@ -123,6 +123,8 @@ class _Work:
         self.finished = 0
         self.tokens = 0
         self.began = time.monotonic()
+        self.seconds = 0.0
+        """From the server's first prompt to its last answer."""
 
     def lacks(self, conversation: Conversation) -> bool:
         return len(self.journal.answers[conversation.index]) < len(self.plans[conversation.index])
@@ -166,6 +168,7 @@ def _serve(
         reporter.note(f"server ready in {time.monotonic() - began:.0f} s")
         work.began = time.monotonic()
         asyncio.run(_watched(cfg, server, work, missing))
+        work.seconds = time.monotonic() - work.began
 
 
 async def _watched(cfg: Config, server: Server, work: _Work, missing: list[Conversation]) -> None:
@@ -224,13 +227,17 @@ def _write(path: Path, conversations: list[Conversation]) -> None:
         raise disk_error(error, path) from error
 
 
-def _report(journal: Journal, answered: list[Conversation], reporter: Reporter) -> None:
+def _report(journal: Journal, answered: list[Conversation], work: _Work, reporter: Reporter) -> None:
     answers = [answer for c in answered for answer in journal.answers[c.index]]
     cut = sum(answer.finish == "length" for answer in answers)
     tokens = sum(answer.tokens for answer in answers)
-    reporter.log(
-        {"prepare/answers": len(answers), "prepare/answers_cut": cut, "prepare/generated_tokens": tokens},
-    )
+    figures = {"prepare/answers": len(answers), "prepare/answers_cut": cut, "prepare/generated_tokens": tokens}
+    if work.seconds:
+        figures["prepare/generated_tokens_per_s"] = work.tokens / work.seconds
+        reporter.note(
+            f"{work.tokens:,} tokens generated in {work.seconds:.0f} s, {work.tokens / work.seconds:,.0f} a second"
+        )
+    reporter.log(figures)
     reporter.note(
         f"{len(answers):,} answers of {tokens / max(len(answers), 1):.0f} tokens on average; "
         f"{cut:,} of them cut at prepare.max_new_tokens; written to {OUTPUT}"

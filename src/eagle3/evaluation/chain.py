@@ -24,9 +24,7 @@ class Round:
     """Of the last token whose state the drafter had; it drafted the tokens from `position + 2` on."""
     drafts: list[int]
     accepted: int
-    """Of the drafts, from the first on."""
-    counted: int
-    """Drafts that could have been accepted: all, but for those after the end of the answer."""
+    """Of the drafts, from the first on; in the last pass also those after the answer's end, as SGLang counts."""
 
 
 @dataclass
@@ -128,8 +126,7 @@ def run_chain(
         target.keep(position + 2 + accepted)
         states = done.states[: accepted + 1]
         end = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
-        counted = end if end <= accepted else steps
-        chain.rounds.append(Round(position, drafts, min(accepted, end), counted))
+        chain.rounds.append(Round(position, drafts, accepted))
         chain.output_ids += tokens[:end]
     del chain.output_ids[max_new_tokens:]
     return chain
@@ -147,7 +144,7 @@ class ChainFigures:
         for round_ in chain.rounds:
             self.rounds += 1
             self.accepted += round_.accepted
-            for k in range(min(round_.accepted + 1, round_.counted)):
+            for k in range(min(round_.accepted + 1, len(round_.drafts))):
                 self.reached[k] += 1
                 self.right[k] += k < round_.accepted
 

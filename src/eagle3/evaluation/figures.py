@@ -10,8 +10,8 @@ import numpy as np
 from eagle3.errors import DataError
 from eagle3.evaluation.load import Load, Reply
 
-NONE = "none"
-"""The server without speculation."""
+NONE, UNTRAINED = "none", "untrained"
+"""The server without speculation, and the one whose drafter has random weights."""
 PERCENTILES = (50, 90, 99)
 
 
@@ -58,7 +58,7 @@ class Cell:
         found |= {f"{stage}/cond_acc_step_{k}": share for k, share in enumerate(self.conditional)}
         found |= {f"{stage}/position_acc_{k}": share for k, share in enumerate(self.by_position)}
         low, high = min(self.speed_ups), max(self.speed_ups)
-        return found | {f"{stage}/speed_up": self.speed_up, f"{stage}/speed_up_min": low, f"{stage}/speed_up_max": high}
+        return found | {f"{stage}/speedup": self.speed_up, f"{stage}/speedup_min": low, f"{stage}/speedup_max": high}
 
 
 def cells_of(loads: Iterable[Load]) -> list[Cell]:
@@ -131,25 +131,28 @@ def best_of(cells: Sequence[Cell], temperature: float, concurrency: int) -> Cell
 
 
 def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:
-    """`eval/...`: the best setting under the first temperature and concurrency; `eval/served/...`: every cell."""
+    """The best setting under the first temperature and concurrency, and `serve/<setting>/...` of every cell.
+
+    What simulation and chain give too is called `eval/...` here as there; what only serving gives, `serve/...`.
+    """
     first = cells[0]
     best = best_of(cells, first.temperature, first.concurrency)
     without = next(c for c in cells if (c.server, c.temperature, c.concurrency) == (NONE, *_at(best)))
     found: dict[str, Any] = {
         "eval/kind": "served",
-        "eval/best": best.server,
-        "eval/speed_up": best.speed_up,
-        "eval/speed_up_min": min(best.speed_ups),
-        "eval/speed_up_max": max(best.speed_ups),
+        "serve/best": best.server,
+        "serve/speedup": best.speed_up,
+        "serve/speedup_min": min(best.speed_ups),
+        "serve/speedup_max": max(best.speed_ups),
         "eval/accept_length": best.accept_length,
-        "eval/break_even": best.break_even,
-        "eval/tokens_per_s": best.rate,
-        "eval/tokens_per_s_without": without.rate,
+        "serve/break_even": best.break_even,
+        "serve/tokens_per_s": best.rate,
+        "serve/tokens_per_s_without": without.rate,
     }
     found |= {f"eval/cond_acc_step_{k}": share for k, share in enumerate(best.conditional)}
     found |= {f"eval/{name}/accept_length": length for name, length in best.by_set.items()}
     for cell in cells:
-        found |= {f"eval/served/{name}": value for name, value in cell.metrics().items()}
+        found |= {f"serve/{name}": value for name, value in cell.metrics().items()}
     return found
 
 

@@ -68,5 +68,6 @@ class TransformersTarget:
 
     def keep(self, length: int) -> None:
         """Forgets the tokens after the first `length`: drafts that were refused."""
-        self._cache.crop(length)
+        if length < self.length:
+            self._cache.crop(length - self.length)
         self.length = length

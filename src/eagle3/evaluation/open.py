@@ -11,11 +11,11 @@ from eagle3.target.info import TargetInfo
 from eagle3.training.job import Job
 
 
-def open_drafter(job: Job, boundaries: list[int] | None = None) -> LoadedDrafter:
+def open_drafter(job: Job, boundaries: list[int]) -> LoadedDrafter:
     """Ours or of others.
 
     Args:
-        boundaries: of the states that it will be given; None where they are made for it.
+        boundaries: of the states that it will be given.
 
     Raises:
         Eagle3Error: it is faulty, or was trained on other boundaries.
@@ -23,7 +23,7 @@ def open_drafter(job: Job, boundaries: list[int] | None = None) -> LoadedDrafter
     if job.drafter is None:
         raise ConfigError("The job names no drafter to evaluate.")
     loaded = checked(job.drafter, job.target, job.config.server.python)
-    if boundaries is not None and loaded.boundaries != boundaries:
+    if loaded.boundaries != boundaries:
         raise Eagle3Error(
             f"{job.drafter} was trained on boundaries {loaded.boundaries}, and is to be evaluated on "
             f"{boundaries}: acceptance would mean nothing. Set layers.boundaries={loaded.boundaries}."

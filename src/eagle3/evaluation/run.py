@@ -1,11 +1,11 @@
 """One evaluation, from a job to `summary.json`."""
 
-import json
 import time
 
 from torch import Tensor
 
 from eagle3.data.dataset import SequenceDataset, Split
+from eagle3.data.json_file import write_json
 from eagle3.data.loader import SequentialLoader
 from eagle3.data.packing import in_order
 from eagle3.data.shards import HiddenStates
@@ -73,7 +73,7 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
     reporter.log(summary, step=len(dataset))
     for stage, figures in found.items():
         reporter.note(f"{stage}: simulated accept length {figures.accept_length:.3f} on {len(dataset)} sequences")
-    (job.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_json(job.out / "summary.json", summary)
     return summary
 
 

@@ -4,29 +4,28 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from eagle3.config.schema import Config, DraftSetting
-from eagle3.drafter.load import LoadedDrafter
-from eagle3.errors import ConfigError, ServerError
-from eagle3.evaluation.figures import NONE, cells_of, summary_of
+from eagle3.data.json_file import write_json
+from eagle3.drafter.capture import not_served
+from eagle3.errors import ConfigError
+from eagle3.evaluation.figures import NONE, UNTRAINED, accept_length, cells_of, summary_of
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import PromptSets, load_prompts
 from eagle3.evaluation.sameness import Difference, Explained, differences, explain
 from eagle3.evaluation.served_page import page
+from eagle3.evaluation.servers import Servers
+from eagle3.evaluation.untrained import export_untrained
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import ServerCommand, server_command
-from eagle3.server.launch import Server
 from eagle3.server.patches import dump_versions
 from eagle3.target.info import TargetInfo
 
 LOADS, DIFFERENCES, PAGE = "loads.jsonl", "differences.json", "served.md"
-WARM_UP_TOKENS = 16
 
 
 def name_of(draft: DraftSetting) -> str:
@@ -78,11 +77,19 @@ def run_served(
     commands = {
         name: served_command(cfg, target.path, drafter, draft, out / "capture" / name) for name, draft in drafts.items()
     }
-    servers = Servers(cfg, commands, loaded, sets, logs, reporter)
+    version = commands[NONE].sglang_version
+    if lacking := not_served(loaded.drafter.shape, version):
+        raise ConfigError(f"{drafter}: {'; '.join(lacking)}")
+    if cfg.evaluate.untrained:
+        export_untrained(loaded, target, out / UNTRAINED, cfg.seed, version)
+        of_untrained = (target.path, out / UNTRAINED, cfg.evaluate.drafts[0], out / "capture" / UNTRAINED)
+        commands[UNTRAINED] = served_command(cfg, *of_untrained)
+    servers = Servers(cfg, commands, loaded.boundaries, sets, logs, reporter)
     with servers.running():
         loads = measure(cfg, servers, sets, out, reporter)
         explained, noise = compare(cfg, servers, sets, loads)
-    (out / DIFFERENCES).write_text(json.dumps([e.row() for e in explained], indent=1) + "\n", encoding="utf-8")
+        untrained = measure_untrained(cfg, servers, sets) if cfg.evaluate.untrained else None
+    write_json(out / DIFFERENCES, [e.row() for e in explained])
     cells = cells_of(loads)
     summary = {
         **summary_of(cells),
@@ -96,101 +103,25 @@ def run_served(
             "eval/greedy_unexplained": sum(not e.is_tie for e in explained),
             "eval/greedy_differences_without": noise,
         }
+    if untrained is not None:
+        summary["eval/untrained/accept_length"] = accept_length(untrained.replies)
     (out / PAGE).write_text(page(cells, summary, explained), encoding="utf-8")
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_json(out / "summary.json", summary)
     reporter.log({k: v for k, v in summary.items() if not isinstance(v, str)}, step=len(loads))
     for line in (out / PAGE).read_text(encoding="utf-8").split("\n\n")[:2]:
         reporter.note(" ".join(line.replace("*", "").split()))
     return summary
 
 
-class Servers:
-    """The servers that are measured, started when their turn comes: side by side, or one at a time."""
-
-    def __init__(
-        self,
-        cfg: Config,
-        commands: dict[str, ServerCommand],
-        drafter: LoadedDrafter,
-        sets: PromptSets,
-        logs: Path,
-        reporter: Reporter,
-    ) -> None:
-        self.cfg, self.commands, self.boundaries = cfg, commands, drafter.boundaries
-        self.sets, self.logs, self.reporter = sets, logs, reporter
-        self._up: dict[str, Server] = {}
-        self._stack = ExitStack()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Whatever was started has ended after the block."""
-        try:
-            yield
-        finally:
-            self._stop()
-
-    def _stop(self) -> None:
-        self._stack.close()
-        self._up.clear()
-
-    def use(self, name: str) -> Server:
-        """The server, up and warm, its captured boundaries read back."""
-        if name in self._up:
-            return self._up[name]
-        if not self.cfg.evaluate.beside:
-            self._stop()
-        command, began = self.commands[name], time.monotonic()
-        capture = Path(command.added_env["SGLANG_CAPTURE_REPORT_DIR"])
-        capture.mkdir(parents=True, exist_ok=True)
-        for stale in capture.glob("capture-*"):
-            stale.unlink()
-        log = self.logs / f"served-{name}.log"
-        self.reporter.note(f"starting SGLang {command.sglang_version}, {name}; log: {log}")
-        server = Server.start(command, log=log, timeout_s=self.cfg.server.startup_timeout_s)
-        self._stack.enter_context(server)
-        self._up[name] = server
-        for temperature in self.cfg.evaluate.temperatures:
-            most = max(self.cfg.evaluate.concurrency)
-            asyncio.run(
-                put_load(server, name, -1, self.sets.prompts, self.sets.end_ids, temperature, most, WARM_UP_TOKENS)
-            )
-        require_captured(capture, [] if name == NONE else self.boundaries, name)
-        self.reporter.note(f"{name}: ready and warm in {time.monotonic() - began:.0f} s")
-        return server
-
-
-def require_captured(folder: Path, boundaries: list[int], name: str) -> None:
-    """What the running target hands to its drafter must be what the drafter was trained on.
-
-    Args:
-        boundaries: [] for a server without a drafter.
-
-    Raises:
-        ServerError: it is not, or the server does not say.
-    """
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("capture-*.json"))]
-    if not reports:
-        raise ServerError(f"{name}: the server did not report what it captures in {folder}; is SGLANG_PLUGINS set?")
-    for report in reports:
-        if "error" in report:
-            raise ServerError(f"{name}: what the server captures can't be read: {report['error']}")
-        if report["boundaries"] != boundaries:
-            raise ServerError(
-                f"{name}: SGLang {report['sglang_version']} captures boundaries {report['boundaries']} of "
-                f"{report['model']}, and the drafter was trained on {boundaries}: what it drafts would mean nothing. "
-                f"Export it for this version: eagle3 export DRAFTER --format sglang "
-                f"--sglang-version {report['sglang_version']}"
-            )
-
-
 def measure(cfg: Config, servers: Servers, sets: PromptSets, out: Path, reporter: Reporter) -> list[Load]:
     """Every load on every server, in turn, round by round; each is recorded as it comes."""
     wanted = cfg.evaluate
     loads: list[Load] = []
-    total = wanted.rounds * len(servers.commands) * len(wanted.temperatures) * len(wanted.concurrency)
+    measured = [name for name in servers.commands if name != UNTRAINED]
+    total = wanted.rounds * len(measured) * len(wanted.temperatures) * len(wanted.concurrency)
     with (out / LOADS).open("w", encoding="utf-8") as file:
         for round_ in range(wanted.rounds):
-            for name in servers.commands:
+            for name in measured:
                 server = servers.use(name)
                 for temperature in wanted.temperatures:
                     for concurrency in wanted.concurrency:
@@ -201,6 +132,12 @@ def measure(cfg: Config, servers: Servers, sets: PromptSets, out: Path, reporter
                         shown = {"server": name, "tokens_per_s": round(load.rate, 1)}
                         reporter.progress(len(loads), total, unit="loads", **shown)
     return loads
+
+
+def measure_untrained(cfg: Config, servers: Servers, sets: PromptSets) -> Load:
+    """Of random weights nothing is accepted, greedily: a measure that finds more flatters the trained ones too."""
+    given = (sets.prompts, sets.end_ids, 0.0, max(cfg.evaluate.concurrency), cfg.evaluate.max_new_tokens)
+    return asyncio.run(put_load(servers.use(UNTRAINED), UNTRAINED, 0, *given))
 
 
 def compare(cfg: Config, servers: Servers, sets: PromptSets, loads: list[Load]) -> tuple[list[Explained], int]:

@@ -6,6 +6,9 @@ from typing import Any
 from eagle3.evaluation.figures import NONE, Cell, best_of
 from eagle3.evaluation.sameness import TIE_NATS, Explained
 
+UNTRAINED_AT_MOST = 1.1
+"""Accept length of random weights, which guess one token in thousands."""
+
 
 def page(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[Explained]) -> str:
     """Markdown; a loss, and answers that are not the target's own, come first."""
@@ -27,10 +30,17 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
             f"**{len(unexplained)} greedy answers are not the target's own, and no tie explains them.** Do not serve "
             "this before that is understood: differences.json names them."
         )
+    untrained = summary.get("eval/untrained/accept_length")
+    if untrained is not None and untrained > UNTRAINED_AT_MOST:
+        yield (
+            f"**A drafter of random weights has accept length {untrained:.2f} here, and should have 1.0**: "
+            "these figures flatter; do not believe them before that is understood."
+        )
     yield (
         f"Accept length {best.accept_length:.2f}; it breaks even at {best.break_even:.2f}. "
-        f"{best.rate:,.0f} tokens/s against {summary['eval/tokens_per_s_without']:,.0f}. "
+        f"{best.rate:,.0f} tokens/s against {summary['serve/tokens_per_s_without']:,.0f}. "
         f"The server's captured boundaries were read back while it served: {summary['eval/boundaries_read_back']}."
+        + ("" if untrained is None else f" The same drafter with random weights: accept length {untrained:.2f}.")
     )
     yield _speed(cells)
     yield _acceptance(cells)

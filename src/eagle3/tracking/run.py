@@ -27,6 +27,7 @@ AXES = {
     "train": "train/step",
     "val": "train/step",
     "eval": "eval/sequences",
+    "serve": "eval/sequences",
     "bench": "bench/repeat",
 }
 """Namespace -> the metric that its plots have as x axis. A row's `step` is the value of that axis."""

@@ -1,0 +1,52 @@
+"""A chain against a served evaluation: on the same prompts alone, greedily, with the same drafts."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from tests.evaluation.recorded_loads import SETTING, loads, reply
+
+from eagle3.errors import DataError
+from eagle3.evaluation.agreement import agreement
+from eagle3.evaluation.load import Load
+
+
+def row(key: str, output_ids: list[int], accepted: list[int], name: str = "chat") -> dict[str, object]:
+    rounds = [{"position": i, "drafts": [1, 2, 3], "accepted": count} for i, count in enumerate(accepted)]
+    return {"set": name, "key": key, "output_ids": output_ids, "rounds": rounds}
+
+
+def write(folder: Path, served: list[Load], chains: list[dict[str, object]]) -> tuple[Path, Path]:
+    for name, rows in (("loads", [dataclasses.asdict(load) for load in served]), ("chains", chains)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return folder, folder
+
+
+def test_the_same_counts_agree(tmp_path: Path) -> None:
+    # Histograms 2 2 1 3 and 6 1 1 0, as recorded; the chain's second answer goes another way.
+    first, second = [0, 0, 1, 1, 2, 3, 3, 3], [0, 0, 0, 0, 0, 1, 1, 2]
+    chains = [row("a", list(range(100, 120)), first), row("b", [200, 9], second, "code"), row("c", [1], [3] * 9)]
+    found = agreement(*write(tmp_path, loads([1.5, 1.4]), chains), SETTING)
+    assert (found.prompts, found.same_answers) == (2, 1)
+    assert (found.served, found.chain) == (2.0, 1 + (13 + 4) / 16)
+    assert found.chain_on_same == found.served_on_same == 1 + 13 / 8
+    assert not found.agrees, "3% more"
+    chains[1] = row("b", [200, 9], [0, 0, 0, 0, 0, 0, 1, 2], "code")
+    found = agreement(*write(tmp_path, loads([1.5]), chains), SETTING)
+    assert found.agrees
+    assert found.row()["chain_over_served"] == 1
+
+
+def test_the_load_of_fewest_requests_counts(tmp_path: Path) -> None:
+    busy = [
+        Load(SETTING, 0, 0.0, 16, 1.0, [reply("a", [1], [9])]),
+        Load(SETTING, 0, 1.0, 1, 1.0, [reply("a", [1], [9])]),
+    ]
+    found = agreement(*write(tmp_path, [*busy, *loads([1.5])], [row("a", [1], [1])]), SETTING)
+    assert found.served == 1 + 13 / 8
+
+
+def test_nothing_in_common(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no prompt that is the same"):
+        agreement(*write(tmp_path, loads([1.5]), [row("z", [1], [1])]), SETTING)
