@@ -52,7 +52,7 @@ def test_one_table_names_the_best_and_what_was_left_out(place: Path, capsys: pyt
     assert (code, err) == (0, "")
     rows = [line for line in out.splitlines() if "±" in line and line.startswith("  ")]
     assert [line.split()[0] for line in rows] == ["0.02", "1e-05"], "best first, a row for a configuration"
-    assert rows[0].rstrip().endswith("best")
+    assert re.match(r" +0.02 +2 +[\d.]+ ± [\d.]+ +best ", rows[0])
     assert "Best: lr=0.02" in out
     assert "(bootstrap of" in out
     for path, why in (

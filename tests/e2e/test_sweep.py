@@ -1,6 +1,10 @@
-"""A sweep by the command a user types: one extraction for all choices, a job that fails, Ctrl-C, and the rest."""
+"""A sweep by the command a user types: one extraction that two want, a job that fails, Ctrl-C, and the rest.
+
+The tests follow one another in one folder: what one has made, the next finds.
+"""
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,6 +15,7 @@ from tests.e2e.chat_model import write_chat_model, write_conversations
 from tests.e2e.test_run import leftovers, overrides, run, start
 
 from eagle3.config import PROJECT
+from eagle3.data.shards import HiddenStates
 from eagle3.tracking.offline import read_offline
 
 pytestmark = pytest.mark.e2e
@@ -25,18 +30,52 @@ LEFT_BY_SGLANG = ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     write_chat_model(folder / "model")
-    write_conversations(folder / "chat.jsonl")
+    write_conversations(folder / "chat.jsonl", 200)
     return folder
 
 
+def kept(place: Path) -> list[str]:
+    varied = ("layers.", "drafter.", "name=", "server.concurrency")
+    return [*(item for item in overrides(place) if not item.startswith(varied)), "server.concurrency=1"]
+
+
 def sweep(place: Path, *more: str) -> list[str]:
-    kept = [item for item in overrides(place) if not item.startswith(("layers.", "drafter.", "name="))]
     primary = ["--config-dir", str(PROJECT / "sweeps"), "--config-name", "layers"]
-    return [*primary, *kept, *JOBS, "seed=0", "trainer.epochs=8", *more]
+    return [*primary, *kept(place), *JOBS, "seed=0", *more]
 
 
 def statuses(folder: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_text())["status"] for path in sorted(folder.glob("*/job.json"))}
+
+
+def test_another_run_waits_for_the_extraction_and_takes_it_over_from_a_killed_sweep(
+    place: Path, tmp_path: Path
+) -> None:
+    owner = start(sweep(place), tmp_path)
+    deadline = time.monotonic() + 300
+    while not any(path.read_text() for path in (place / "artifacts" / "extract").glob("*/*/work/ledger-*.jsonl")):
+        assert owner.poll() is None, owner.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    single = ["name=tiny", "layers.boundaries=[1,3]", "layers.capture=[1,3,5]", "drafter.draft_vocab_size=128"]
+    second = start([*kept(place), *single, "until=extract"], tmp_path)
+    assert second.stdout is not None
+    heard = []
+    for line in second.stdout:
+        heard.append(line)
+        if "another run is making" in line:
+            break
+    assert re.search(r"waiting for it \(process \d+ on \S+, since ", heard[-1]), "".join(heard)
+    assert owner.poll() is None, "the first is still at work"
+    owner.send_signal(signal.SIGKILL)
+    heard += [second.communicate(timeout=400)[0]]
+    owner.wait()
+    assert second.returncode == 0, "".join(heard)
+    assert "sequences are there already" in heard[-1], "what the first had made is kept"
+    (folder,) = (place / "artifacts" / "extract").glob("*/*")
+    assert json.loads((folder / "manifest.json").read_text())["complete"]
+    assert len(HiddenStates(folder)) == 200
+    assert not leftovers(place)
 
 
 def test_stopped_in_its_third_job_the_same_command_runs_what_is_missing(place: Path, tmp_path: Path) -> None:
@@ -85,20 +124,25 @@ def test_fail_fast_stops_at_the_first_failure_and_is_the_same_sweep(place: Path,
     assert len(list((place / "runs" / "layers").glob("sweep_*"))) == 1
 
 
-def test_an_nccl_profile_is_seen_in_the_running_server(place: Path, tmp_path: Path) -> None:
-    """On a CPU NCCL does nothing; the profile reaches the server all the same."""
-    kept = [item for item in overrides(place) if item.startswith(("target", "server=", "paths."))]
+def test_layers_under_an_nccl_profile_that_is_seen_in_the_running_server(place: Path, tmp_path: Path) -> None:
+    """One measurement for both choices. On a CPU NCCL does nothing; the profile reaches the server all the same."""
     small = "bench.concurrency=[1,2] bench.decode_tokens=8 bench.prefill_prompts=2 bench.prefill_tokens=64"
-    primary = ["--config-dir", str(PROJECT / "sweeps"), "--config-name", "nccl"]
-    profiles = ["nccl@nccl.serving=ring_ll", "bench.round=0", "bench.repeats=2"]
-    code, output = run([*primary, *kept, *small.split(), *profiles], tmp_path)
+    primary = ["--config-dir", str(PROJECT / "sweeps"), "--config-name", "nccl_x_layers"]
+    jobs = ["nccl@nccl.serving=ring_ll", JOBS[0], "drafter.draft_vocab_size=128", "seed=0", "bench.repeats=2"]
+    code, output = run([*primary, *kept(place), *small.split(), *jobs], tmp_path)
     assert code == 0, output
-    (folder,) = (place / "runs" / "nccl").glob("sweep_*")
-    told = json.loads((folder / "0" / "report" / "nccl.json").read_text())
+    (folder,) = (place / "runs" / "nccl_x_layers").glob("sweep_*")
+    assert [path.name for path in (place / "artifacts" / "extract").glob("*/*")] == ["b1.3.5"]
+    assert len(list((place / "artifacts" / "bench").glob("*/DONE"))) == 1
+    assert len(list((place / "artifacts" / "train").glob("*/DONE"))) == 2, "those of the other sweep"
+    told = json.loads((folder / "1" / "report" / "nccl.json").read_text())
     profile = OmegaConf.load(PROJECT / "conf" / "nccl" / "ring_ll.yaml").env
     assert dict(profile).items() <= told["environment"].items()
     assert set(told["environment"]) == {*profile, "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", *LEFT_BY_SGLANG}
     assert told["version"] is None
-    figures = json.loads((folder / "0" / "report" / "summary.json").read_text())
-    assert all(figures[f"bench/{name}"] > 0 for name in ("decode_1", "decode_2", "prefill"))
-    assert "extraction: prefill, tokens/s" in (folder / "sweep.md").read_text()
+    first, second = (json.loads((folder / job / "report" / "summary.json").read_text()) for job in "01")
+    assert all(first[f"bench/{name}"] == second[f"bench/{name}"] > 0 for name in ("decode_1", "decode_2", "prefill"))
+    table = (folder / "sweep.md").read_text()
+    assert "extraction: prefill, tokens/s" in table
+    assert "by accept length" in table
+    assert "by extraction" not in table, "one measurement is no ranking"

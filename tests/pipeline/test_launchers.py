@@ -33,7 +33,8 @@ def start(place: Path, *arguments: str, path: Path | None = None) -> subprocess.
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([*paths, str(PROJECT / "src"), environment.get("PYTHONPATH", "")])
     kept = [item for item in overrides(place) if not item.startswith("trainer.epochs")]
-    command = [sys.executable, str(PROJECT / "run.py"), "-m", *kept, "trainer.epochs=60", "seed=0,1", *arguments]
+    small = ["trainer.epochs=40", "until=train", "tracking=disabled", "seed=0,1"]
+    command = [sys.executable, str(PROJECT / "run.py"), "-m", *kept, *small, *arguments]
     return subprocess.Popen(
         command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -70,7 +71,6 @@ def test_two_jobs_one_at_a_time_and_stopped_and_continued(tmp_path: Path, launch
     times = [[(sweep / job / name).stat().st_mtime for name in ("config.yaml", "DONE")] for job in "01"]
     first, second = sorted(times)
     assert first[1] < second[0], "both ran at once"
-    assert "by accept length" not in output, "two seeds of one choice"
     assert "comparison: " in output
 
 

@@ -7,9 +7,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
+from tests.pipeline.test_artifacts import Notes
 
 from eagle3 import config
+from eagle3.pipeline.artifacts import locked
 from eagle3.pipeline.sweep import _digest, _jobs, _union
+from eagle3.pipeline.sweep_job import settle
 from eagle3.pipeline.sweep_table import (
     REPEATS,
     SWEEP_FILE,
@@ -133,3 +136,13 @@ def test_the_table_has_every_job_and_every_cause(tmp_path: Path) -> None:
     assert "| 0   | x=a    | failed  | 3 s  |" in text
     assert "| 2   | x=c    | not run |      |" in text
     assert "job 0 failed: no room\nfor it\nlog: /logs/0" in text
+
+
+def test_a_job_whose_process_is_gone_is_recorded(tmp_path: Path) -> None:
+    for number in (0, 1):
+        Record(number, [f"x={number}"], "running").write(tmp_path / str(number))
+    with locked(tmp_path / "1", Notes()):
+        settle(tmp_path, read_records(tmp_path), interrupted=False)
+    settled = read_records(tmp_path)
+    assert [record.status for record in settled] == ["failed", "running"]
+    assert "scheduler's limit" in (settled[0].failure or "")

@@ -17,6 +17,8 @@ class Column:
     value: Callable[[Variant], float | None]
     show: Callable[[float], str]
     more_is_better: bool = True
+    source: str | None = None
+    """Its name in report/summary.json, where it is one figure of each run."""
 
 
 _FURTHER = (
@@ -44,7 +46,7 @@ def columns_of(variants: Sequence[Variant], steps: int) -> list[Column]:
     ]
     for key, title, name, form, better in _FURTHER:
         show = form.format if form else lambda value: quantity(round(value))
-        columns.append(Column(key, title, lambda v, name=name: v.figure(name), show, better))
+        columns.append(Column(key, title, lambda v, name=name: v.figure(name), show, better, name))
 
     def has(column: Column) -> bool:
         values = [value for variant in variants if (value := column.value(variant)) is not None]

@@ -12,7 +12,9 @@ table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: a
 th, td { padding: .35rem .7rem; border-bottom: 1px solid #e3e5e8; text-align: left; white-space: nowrap }
 th { cursor: pointer; border-bottom: 2px solid #5a5f68 } tr.best { background: #e8f1f8; font-weight: 600 }
 td.n { text-align: right; font-variant-numeric: tabular-nums }
-figure { margin: 1.5rem 0 } svg { max-width: 100%; height: auto }
+.plots { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start }
+figure { margin: 0; flex: 1 1 30rem; max-width: 40rem } svg { width: 100%; height: auto }
+p { margin: .2rem 0 } p.outcome { font-size: 17px } p.further { color: #5a5f68 }
 code { font-size: 13px } .left-out { color: #5a5f68 }
 """
 _SORT = """
@@ -34,7 +36,10 @@ def page(comparison: Comparison) -> str:
         f'<tr class="{"best" if variant is comparison.best else ""}">{_cells(comparison, row)}</tr>'
         for variant, row in zip(comparison.variants, comparison.rows(), strict=True)
     )
-    sentences = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in comparison.headline())
+    sentences = "\n".join(
+        f'<p class="{"outcome" if number < 2 else "further"}">{escape(sentence)}</p>'
+        for number, sentence in enumerate(comparison.headline())
+    )
     pictures = "\n".join(f"<figure>{svg(figure)}</figure>" for figure in draw(comparison).values())
     runs = "\n".join(f"<li>{escape(v.label)}: {_paths(v.folders)}</li>" for v in comparison.variants)
     notes = "\n".join(f'<li class="left-out">{escape(str(note))}</li>' for note in comparison.notes)
@@ -47,7 +52,9 @@ def page(comparison: Comparison) -> str:
 <table><thead><tr>{heads}</tr></thead><tbody>
 {rows}
 </tbody></table>
+<div class="plots">
 {pictures}
+</div>
 <h2>Runs</h2>
 <ul>{runs}</ul>
 {left_out}
@@ -58,7 +65,7 @@ def page(comparison: Comparison) -> str:
 
 def _cells(comparison: Comparison, row: list[str]) -> str:
     first = len(comparison.variants[0].setting) or 1
-    last = first + len(comparison.columns)
+    last = first + len(comparison.columns) + (comparison.best is not None)
     return "".join(
         f'<td class="n">{escape(cell)}</td>' if first <= index <= last else f"<td>{escape(cell)}</td>"
         for index, cell in enumerate(row)

@@ -17,7 +17,7 @@ def text(comparison: Comparison) -> RenderableType:
     table = Table(box=SIMPLE_HEAD)
     figures = len(comparison.variants[0].setting) or 1
     for index, heading in enumerate(comparison.headings()):
-        right = figures <= index <= figures + len(comparison.columns)
+        right = figures <= index <= figures + len(comparison.columns) and heading != "behind the best"
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for variant, row in zip(comparison.variants, comparison.rows(), strict=True):
         table.add_row(*map(Text, row), style="bold" if variant is comparison.best else "")

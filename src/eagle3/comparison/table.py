@@ -34,9 +34,8 @@ class Comparison:
 
     def headings(self) -> list[str]:
         settings = list(self.variants[0].setting)
-        titles = [column.title for column in self.columns]
-        dataset = ["dataset"] * self._several_datasets
-        return [*(settings or ["run"]), "seeds", *titles, *dataset, "behind the best"]
+        titles = self._with_lead([column.title for column in self.columns], "behind the best")
+        return [*(settings or ["run"]), "seeds", *titles, *["dataset"] * self._several_datasets]
 
     def rows(self) -> list[list[str]]:
         """Cells as people read them; a figure with its spread, where that is known."""
@@ -44,15 +43,19 @@ class Comparison:
         for variant, spread, verdict in zip(self.variants, self.spreads, self.verdicts, strict=True):
             cells = list(variant.setting.values()) or [variant.label]
             cells.append(str(len(variant.distinct)))
-            cells += [self._cell(column, variant, spread) for column in self.columns]
             if variant is self.best:
                 lead = "best"
             elif isinstance(verdict, Verdict):
                 lead = str(verdict) if verdict.exceeds else f"tie: {verdict}"
             else:
                 lead = verdict
-            rows.append([*cells, *[dataset_of(variant)] * self._several_datasets, lead])
+            cells += self._with_lead([self._cell(column, variant, spread) for column in self.columns], lead)
+            rows.append([*cells, *[dataset_of(variant)] * self._several_datasets])
         return rows
+
+    def _with_lead(self, figures: list[str], lead: str) -> list[str]:
+        """Beside the accept length, which is first, how far it is behind the best: where there is a best."""
+        return figures if self.best is None else [figures[0], lead, *figures[1:]]
 
     @property
     def _several_datasets(self) -> bool:

@@ -32,8 +32,9 @@ def explain(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     # Hydra lists where it searched; the options are what a user wants to read.
     keep = [line for line in lines if not re.match(r"\s*(Config search path|.*provider=)", line)]
-    if any("hydra/launcher/submitit" in line for line in keep):
-        keep.append("Its package is not installed: pip install hydra-submitit-launcher (docs/sweeps.md)")
+    for launcher in ("submitit", "ray"):
+        if any(f"hydra/launcher/{launcher}" in line for line in keep):
+            keep.append(f"Its package is not installed: pip install hydra-{launcher}-launcher (docs/sweeps.md)")
     return "\n".join(keep[:12]) or type(error).__name__
 
 

@@ -161,7 +161,11 @@ def _tables(folder: Path, records: list[Record], *, boxed: bool) -> RenderableTy
         rows = ranked(choices_of(records, figure))
         if len(rows) > 1:
             parts += ["", _ranking(title, rows, boxed)]
-    parts += [Text(f"job {record.number}: {note}") for record in records for note in record.notes]
+    notes: dict[str, list[str]] = {}
+    for record in records:
+        for note in record.notes:
+            notes.setdefault(note, []).append(str(record.number))
+    parts += [Text(f"job {', '.join(numbers)}: {note}") for note, numbers in notes.items()]
     for record in records:
         if record.failure is not None:
             parts += ["", Text(f"job {record.number} failed: {record.failure}\nlog: {record.log}")]

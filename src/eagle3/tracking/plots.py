@@ -63,7 +63,8 @@ def new_figure(panels: int = 1, height: float = 3.4) -> tuple[Any, list[Any]]:
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
 
-def _thousands(axis: Any) -> None:
+def thousands(axis: Any) -> None:
+    """Whole numbers with separators on an axis."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -99,7 +100,7 @@ def _loss(stages: dict[str, Stage]) -> Any:
     if held_out:
         axes.plot(held_out.x, held_out.y, color=ORANGE, marker="o", markersize=4, label="held out")
     axes.set(title="Loss", xlabel="optimiser step", ylabel="loss (nats, weighted over draft steps)")
-    _thousands(axes.xaxis)
+    thousands(axes.xaxis)
     axes.legend()
     return figure
 
@@ -149,7 +150,7 @@ def _accept_length(stages: dict[str, Stage]) -> Any:
         xlabel="epoch" if whole else "optimiser step",
         ylabel="tokens a verification",
     )
-    _thousands(axes.xaxis)
+    thousands(axes.xaxis)
     axes.margins(y=0.2)
     axes.legend()
     return figure
@@ -169,8 +170,8 @@ def _lengths(stages: dict[str, Stage]) -> Any:
         axes.hist(values, bins=bins, color=colour, alpha=0.3)
         axes.hist(values, bins=bins, color=colour, histtype="step", linewidth=1.6, label=label)
     axes.set(title=f"Tokens of {len(prompts):,} conversations", xlabel="tokens a conversation", ylabel="conversations")
-    _thousands(axes.xaxis)
-    _thousands(axes.yaxis)
+    thousands(axes.xaxis)
+    thousands(axes.yaxis)
     figure.legend(loc="outside lower center")
     return figure
 
@@ -204,5 +205,5 @@ def _throughput(stages: dict[str, Stage]) -> Any:
             ylabel="tokens/s",
         )
         axes.set_ylim(0, max(line.y) * 1.15)
-        _thousands(axes.yaxis)
+        thousands(axes.yaxis)
     return figure
