@@ -225,8 +225,6 @@ def main() -> None:
                 "dataset.path=none",
             ]
             cfg = load(compose("config", [*overrides, *args.overrides]))
-        if dummy:
-            cfg.server.flags.extraction["load_format"] = "dummy"
         states = StateShape(tuple(state_names(boundaries)), shape["hidden_size"], cfg.dataset.dtype)
         context = min(4096, shape["max_position_embeddings"] - 8)
         placements = []
@@ -237,7 +235,8 @@ def main() -> None:
             placements.append(placed(prompts, states, cfg.dataset.shard_gib, context, number))
         write_placement(folder / "work", placements, NONCE)
         touch(folder, args.tokens * states.token_bytes * 11 // 10)
-        command = server_command(cfg, "extraction", model, dump=folder / "work")
+        random = {"load_format": "dummy"} if dummy else {}
+        command = server_command(cfg, "extraction", model, dump=folder / "work", extra=random)
         print(
             f"SGLang {command.sglang_version}, {states.token_bytes:,} bytes a token, boundaries {boundaries}",
             flush=True,

@@ -2,10 +2,12 @@
 """Chat templates in the styles that models have, each with a tokenizer trained on the spot; and the slow reference."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -166,3 +168,22 @@ def reference_mask(style: Style, messages: list[dict[str, str]]) -> np.ndarray |
             stop -= 1
         mask[start:stop] = 1
     return mask
+
+
+@cache
+def style_of(name: str) -> Style:
+    return make_style(name)
+
+
+def chat(*contents: str, system: str | None = None) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
+pieces = st.sampled_from(
+    ["Hello", " ", "\n", "\n\n", "  ", "The answer is 42.", "12", "ça va?", "你好", "🎉", "👩\u200d👧", "é", "e\u0301",
+     "\t", "user", "assistant", "```", "- one", "System:", "ASSISTANT: ", "[INST]", "{{", "%}", "<", "\u2028", "\xa0",
+     "</s", "x"]
+)  # fmt: skip
+content = st.lists(pieces, max_size=8).map("".join)

@@ -9,7 +9,10 @@ import torch
 from tests.data.small_datasets import prompts_of, states_of
 from tests.target.models import LLAMA, matrix, write_model
 
-from eagle3.data.exchange.norm import FinalNorm
+from eagle3.data.exchange.exporting import export_data
+from eagle3.data.exchange.importing import Import, import_data
+from eagle3.data.exchange.norm import FinalNorm, FinalState
+from eagle3.data.exchange.table import FORMATS
 from eagle3.data.layout import StateShape, state_names
 from eagle3.data.shards import HiddenStates
 from eagle3.data.writer import write_dataset
@@ -72,3 +75,34 @@ def write_states(folder: Path, target: TargetInfo, boundaries: list[int], length
 
 def content(states: HiddenStates, i: int) -> dict[str, torch.Tensor]:
     return states.read(i, ["input_ids", "loss_mask", *states.manifest.states])
+
+
+def there(
+    states: HiddenStates, out: Path, name: str, target: TargetInfo | None = None, final: FinalState | None = None
+) -> Path:
+    """An export."""
+    export_data(states.folder, out, FORMATS[name], Silent(), target=target, final=final)
+    return out
+
+
+def back(
+    folder: Path,
+    out: Path,
+    name: str,
+    boundaries: list[int],
+    target: TargetInfo,
+    final: FinalState | None = None,
+    reporter: Reporter | None = None,
+) -> HiddenStates:
+    """An import: three shards."""
+    job = Import(folder, FORMATS[name], boundaries, target, final)
+    import_data(folder, out, job, reporter or Silent(), shard_gib=18 * job.shape.token_bytes / 2**30)
+    return HiddenStates(out)
+
+
+def require_equal(a: HiddenStates, b: HiddenStates, names: list[str] | None = None) -> None:
+    assert len(a) == len(b)
+    for i in range(len(a)):
+        left, right = content(a, i), content(b, i)
+        for name in names or left:
+            assert torch.equal(left[name], right[name]), (i, name)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.data.exchange_cases import LENGTHS, Silent, content, write_states, write_target
+from tests.data.exchange_cases import LENGTHS, Silent, back, content, require_equal, there, write_states, write_target
 
 from eagle3.data import space
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
 from eagle3.data.exchange.exporting import export_data
-from eagle3.data.exchange.importing import Import, import_data
 from eagle3.data.exchange.norm import FinalNorm
 from eagle3.data.exchange.table import FORMATS
 from eagle3.data.shards import HiddenStates
@@ -38,24 +37,6 @@ def own(tmp_path_factory: pytest.TempPathFactory, target: TargetInfo) -> HiddenS
 def with_last(tmp_path_factory: pytest.TempPathFactory, target: TargetInfo) -> HiddenStates:
     """With the state before the final norm too, as boundary 4."""
     return write_states(tmp_path_factory.mktemp("last") / "d", target, WITH_LAST, LENGTHS)
-
-
-def there(states: HiddenStates, out: Path, name: str, target: TargetInfo | None = None, final=None) -> Path:
-    export_data(states.folder, out, FORMATS[name], Silent(), target=target, final=final)
-    return out
-
-
-def back(folder: Path, out: Path, name: str, boundaries: list[int], target: TargetInfo, final=None) -> HiddenStates:
-    import_data(folder, out, Import(folder, FORMATS[name], boundaries, target, final), Silent())
-    return HiddenStates(out)
-
-
-def require_equal(a: HiddenStates, b: HiddenStates, names: list[str] | None = None) -> None:
-    assert len(a) == len(b)
-    for i in range(len(a)):
-        left, right = content(a, i), content(b, i)
-        for name in names or left:
-            assert torch.equal(left[name], right[name]), (i, name)
 
 
 @pytest.mark.parametrize(

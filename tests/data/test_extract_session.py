@@ -1,6 +1,7 @@
 """What a session does about sequences that can't be had, and who may extract into a folder; without a server."""
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.data.small_datasets import SHAPE, prompts_of, write
 from tests.data.test_extract_assembly import LENGTHS, Growing
 
 from eagle3.config.schema import Config, DatasetConfig, ServerConfig, TargetConfig
-from eagle3.data import session
+from eagle3.data import attempts, session
 from eagle3.data.extract import run_extraction
 from eagle3.data.ledger import LedgerTail
 from eagle3.data.limits import longest_prompt
@@ -161,6 +162,31 @@ def test_a_folder_of_another_extraction_is_left_alone(tmp_path):
     with pytest.raises(DataError, match=r"out holds another extraction: its vocab_size is 0, and this one's is 100"):
         extract(tmp_path, the_config(), [5, 6])
     assert (tmp_path / "out" / "manifest.json").read_bytes() == before
+
+
+def test_a_disk_that_fills_before_anything_is_committed(tmp_path, monkeypatch):
+    """As in the proof: the message says how to go on, too."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "out" / "work" / "placement.json"))
+
+    monkeypatch.setattr(attempts, "write_placement", full)
+    says = r"(?s)disk is full: .*placement\.json .*0 of 2 sequences are committed in .*out; the same command continues"
+    with pytest.raises(DataError, match=says):
+        extract(tmp_path, the_config(), [5, 6])
+
+
+def test_progress_says_that_a_proof_is_taken(tmp_path):
+    growing = Growing(tmp_path)
+    reporter = JsonlReporter(tmp_path / "metrics.jsonl")
+    meter = Meter(reporter)
+    meter.report(growing.assembly, {}, (3, 8))
+    meter.report(growing.assembly, {})
+    bars = [row["progress"] for row in Tail(tmp_path / "metrics.jsonl").rows() if "progress" in row]
+    assert [(bar["done"], bar["total"], bar["unit"]) for bar in bars] == [
+        (3, 8, "proof sequences"),
+        (0, len(LENGTHS), "sequences"),
+    ]
 
 
 def test_an_unwritable_folder_is_named(tmp_path):

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from tests.data.small_datasets import SHAPE, prompts_of, states_of, write
 
+from eagle3.data import shards
 from eagle3.data.layout import DATA_ALIGNMENT, DTYPES, INDEX, ShardLayout, StateShape, state_names
 from eagle3.data.manifest import Manifest
 from eagle3.data.placement import place
-from eagle3.data.shards import TORCH, HiddenStates
+from eagle3.data.shards import TORCH, HiddenStates, read_index
 from eagle3.data.skeleton import create_skeleton, finalise, skeleton_matches
 from eagle3.errors import DataError
 
@@ -169,8 +170,8 @@ def test_a_hundred_thousand_sequences_open_without_reading_states(tmp_path):
         (lambda f: (f / "manifest.json").write_text("{"), "can't be read"),
         (lambda f: edit(f, format_version=2), "format version 2"),
         (lambda f: edit(f, complete=False), "is not complete: finished shards hold 5 of 5"),
-        (lambda f: edit(f, tokens="many"), "'tokens' should be of type int"),
-        (lambda f: edit(f, shards=[{"file": "x"}]), "an entry of 'shards' is wrong"),
+        (lambda f: edit(f, tokens="many"), "'tokens' is 'many', and should be a whole number"),
+        (lambda f: edit(f, shards=[{"file": "x"}]), r"'shards\[0\]\.sequences' is missing"),
     ],
 )
 def test_a_damaged_dataset_is_named(tmp_path, harm, expected):
@@ -184,6 +185,19 @@ def test_a_state_that_is_not_there_is_named(tmp_path):
     write(tmp_path, LENGTHS)
     with pytest.raises(DataError, match=r"no state 'boundary\.2'; it has boundary\.1, boundary\.3, final"):
         HiddenStates(tmp_path).read(0, ["boundary.2"])
+
+
+def test_damage_is_looked_for_with_one_look_at_a_shards_index(tmp_path, monkeypatch):
+    write(tmp_path, LENGTHS, TINY)
+    states = HiddenStates(tmp_path)
+    looks: list[Path] = []
+    monkeypatch.setattr(shards, "read_index", lambda path, layout: looks.append(path) or read_index(path, layout))
+    assert not any(states.damaged(i) for i in range(len(states)))
+    assert len(looks) == len(states.manifest.shards) > 1
+    with (tmp_path / states.manifest.shards[1].file).open("r+b") as file:
+        file.seek(states.layouts[1].rows("final", 0, 1)[0])
+        file.write(b"\x7f\x01")
+    assert [states.damaged(i) for i in range(len(states))].count(True) == 1
 
 
 def truncate(path: Path) -> None:

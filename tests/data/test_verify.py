@@ -87,7 +87,7 @@ def edit(folder, **values) -> None:
         (lambda f: patch(f, "shard-00001.safetensors", 1 << 20, b"x"), "where the manifest says"),
         (lambda f: patch(f, "shard-00001.safetensors", DATA_ALIGNMENT - 1, b"x"), "another header"),
         (lambda f: (f / "manifest.json").unlink(), "has no manifest.json"),
-        (lambda f: edit(f, complete=False), "the extraction is not complete"),
+        (lambda f: edit(f, complete=False), "it is not complete: finished shards hold 5 of 5"),
         (lambda f: edit(f, boundaries=[1, 4]), "are not boundaries"),
         (lambda f: edit(f, final_norm="pre"), "final_norm"),
         (lambda f: edit(f, sequences=6), "sequences is 6, and the shards' sum is 5"),

@@ -11,8 +11,18 @@ from eagle3.config.schema import Config, DatasetConfig, NcclConfig, NcclProfile,
 from eagle3.errors import ConfigError, ServerError
 from eagle3.server.arguments import installed
 from eagle3.server.flags import HIDDEN, server_command
+from eagle3.server.patches import PATCHES
 
 WORK = Path("/data/work")
+OURS = [
+    "SGLANG_HS_DUMP_DIR",
+    "SGLANG_CAPTURE_REPORT_DIR",
+    "SGLANG_HS_DUMP_ALLOW_UNTESTED",
+    "SGLANG_PLUGINS",
+    "SGLANG_USE_CPU_ENGINE",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
+    "HF_HUB_OFFLINE",
+]
 
 
 def config(
@@ -67,6 +77,12 @@ def test_serving_keeps_its_cache_and_is_not_dumped():
         ("common", "model_path", "x"),
         ("extraction", "tp_size", 2),
         ("common", "mem-fraction-static", 0.5),
+        ("common", "load_format", "dummy"),
+        ("extraction", "load_format", "dummy"),
+        ("common", "tokenizer_path", "another/model"),
+        ("common", "revision", "main"),
+        ("common", "chat_template", "t.jinja"),
+        ("extraction", "json_model_override_args", {"num_hidden_layers": 2}),
     ],
 )
 def test_what_must_not_be_overridden_is_refused_by_its_key(group, name, value):
@@ -138,7 +154,7 @@ def test_a_profile_belongs_to_its_role():
         ({"PROTO": "LL"}, {}, r"nccl\.extraction\.env\.PROTO"),
         ({"NCCL_PROTO": ""}, {}, r"nccl\.extraction\.env\.NCCL_PROTO"),
         ({"NCCL_PROTO": "LL"}, {"NCCL_PROTO": "Simple"}, r"server\.env\.NCCL_PROTO"),
-        ({}, {"SGLANG_HS_DUMP_DIR": "/x"}, r"server\.env\.SGLANG_HS_DUMP_DIR"),
+        *(({}, {name: "x"}, rf"server\.env\.{name}: is set by eagle3") for name in OURS),
     ],
 )
 def test_an_impossible_environment_is_refused_by_its_key(nccl, env, key):
@@ -156,6 +172,28 @@ def test_inherited_paths_stay_behind_ours(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
     path = server_command(config(), "serving", "M").environment()["PYTHONPATH"]
     assert path.endswith("cpu_kernels:/mine")
+
+
+def test_what_we_set_is_ours_alone():
+    added = set(server_command(config(), "extraction", "M", dump=WORK).added_env) - {"PYTHONPATH"}
+    assert {"OMP_WAIT_POLICY", "SGLANG_HS_DUMP_DIR"} <= added
+    for name in added:
+        with pytest.raises(ConfigError, match=rf"server\.env\.{name}: is set by eagle3"):
+            server_command(config(env={name: "x"}), "extraction", "M", dump=WORK)
+
+
+def test_an_inherited_choice_of_plugins_does_not_leave_ours_out(monkeypatch):
+    ours = {
+        line.partition("=")[0].strip()
+        for file in PATCHES.glob("*/*.dist-info/entry_points.txt")
+        for line in file.read_text().splitlines()
+        if "=" in line
+    }
+    monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+    assert "SGLANG_PLUGINS" not in server_command(config(), "extraction", "M", dump=WORK).environment()
+    monkeypatch.setenv("SGLANG_PLUGINS", "mine")
+    allowed = server_command(config(), "extraction", "M", dump=WORK).environment()["SGLANG_PLUGINS"].split(",")
+    assert set(allowed) == {"mine"} | ours
 
 
 def test_the_flags_are_those_of_sglang_itself():

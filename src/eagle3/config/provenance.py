@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def provenance(argv: list[str]) -> dict[str, Any]:
     text = redact(diff) if diff else ""
     found = gpus()
     return {
-        "command": redact(" ".join(argv)),
+        "command": redact(shlex.join(argv)),
         "git": {
             "commit": commit.strip() if commit else None,
             "dirty": bool(text),

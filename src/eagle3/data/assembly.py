@@ -1,7 +1,7 @@
 """The dataset while it grows: what is committed, what is missing, and shards finished as they fill."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,16 +49,23 @@ class Assembly:
         """Placed sequences still to be sent, in order."""
         return np.nonzero(~self.settled)[0].tolist()
 
-    def resume(self, committed: Iterator[Committed], on_progress: Progress | None = None) -> None:
+    def resume(
+        self, committed: Iterator[Committed], on_progress: Progress | None = None, redo: Collection[int] = ()
+    ) -> None:
         """Takes what earlier runs left: whole shards, and sequences whose rows have their checksum.
 
         Args:
             on_progress: called with (bytes read, bytes to be read) where finished shards must be read again.
+            redo: sample ids that are to be made again, whatever is there of them.
         """
-        last = {entry.sample_id: entry for entry in committed}
+        redo = frozenset(redo)
+        last = {entry.sample_id: entry for entry in committed if entry.sample_id not in redo}
         listed = {shard.file: shard for shard in self.manifest.shards}
         finished = [self._finished(plan, listed[plan.file]) for plan in self.placement.shards if plan.file in listed]
         damaged = damages(finished, on_progress)
+        for plan in self.placement.shards:
+            if plan.file in listed and not redo.isdisjoint(map(self._id, plan.sequences)):
+                damaged.setdefault(plan.file, "holds sequences that are to be made again")
         whole = {name: listed[name] for shard in finished if (name := shard.path.name) not in damaged}
         self.manifest.replace(list(whole.values()))
         if damaged:  # from here on they do not exist, whatever happens to this run
@@ -70,7 +77,7 @@ class Assembly:
                 continue
             if plan.file in damaged:
                 self._reopen(plan)
-            self._take_partial(number, plan, last)
+            self._take_partial(number, plan, last, redo)
             if plan.file in damaged:
                 self.redone.append(self._told(number, plan, damaged[plan.file]))
         self.manifest.quarantined = {str(self._id(i)): reason for i, reason in self.quarantined.items()}
@@ -117,7 +124,7 @@ class Assembly:
                 self.quarantined[i] = self.manifest.quarantined[str(self._id(i))]
         self._open[number] = 0
 
-    def _take_partial(self, number: int, plan: ShardPlan, last: dict[int, Committed]) -> None:
+    def _take_partial(self, number: int, plan: ShardPlan, last: dict[int, Committed], redo: frozenset[int]) -> None:
         partial = self.folder / (plan.file + PARTIAL)
         if (self.folder / plan.file).exists():  # finished, but the run ended before the manifest said so
             (self.folder / plan.file).rename(partial)
@@ -131,6 +138,8 @@ class Assembly:
         try:
             # A shard that was finished once holds its checksums itself; elsewhere they are zero.
             for i, own in zip(plan.sequences, checksum_table(descriptor, plan.layout).tolist(), strict=True):
+                if self._id(i) in redo:
+                    continue
                 entry = last.get(self._id(i))
                 row, length = int(self.placement.row[i]), int(self.placement.length[i])
                 reason = self.manifest.quarantined.get(str(self._id(i)))

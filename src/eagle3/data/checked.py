@@ -33,7 +33,7 @@ class Checked:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, list[int]] = {}
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TypeError):
             self._known = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
 
     def knows(self, file: str) -> bool:

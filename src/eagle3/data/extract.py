@@ -78,7 +78,7 @@ def run_extraction(
                 raise
             except (Eagle3Error, OSError) as cause:
                 error = cause if isinstance(cause, Eagle3Error) else disk_error(cause, Path(cause.filename or out))
-                if not assembly.done_sequences:
+                if not (assembly.done_sequences or isinstance(error, DataError)):
                     raise error from cause
                 raise type(error)(f"{error}\n{_standing(assembly, out)}") from cause
             finally:

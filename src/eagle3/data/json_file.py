@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Written beside and renamed. Raises OSError."""
+def write_json(path: Path, content: dict[str, Any] | list[Any]) -> None:
+    """Written beside and renamed; paths and the like as their text. Raises OSError."""
     beside = path.with_name(f"{path.name}.new")
-    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
     beside.replace(path)

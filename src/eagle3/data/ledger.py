@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+BASE_ID = 1 << 62
+"""Sample ids of the proof's sequences count from here: they are no part of the dataset."""
+
 
 @dataclass(frozen=True)
 class Committed:

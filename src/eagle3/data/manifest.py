@@ -5,14 +5,13 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 from eagle3.data.layout import FORMAT_VERSION, ShardLayout, StateShape
+from eagle3.data.manifest_fields import OPTIONAL, odd_fields
 from eagle3.errors import DataError
 
 NAME = "manifest.json"
-OPTIONAL = ("quantisation",)
-"""Fields that a manifest need not have."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,9 @@ class Manifest:
             raise DataError(
                 f"{folder} is not a dataset of hidden states: it has no {NAME}. Run the extraction."
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{path} can't be read ({error}). Restore it, or remove the folder and extract again."
+                f"{path} can't be read ({error}). Restore it, or remove the folder and make the dataset again."
             ) from None
         version = raw.get("format_version") if isinstance(raw, dict) else None
         if version != FORMAT_VERSION:
@@ -118,21 +117,16 @@ class Manifest:
 
 
 def _from_json(raw: dict[str, Any], path: Path) -> Manifest:
-    values: dict[str, Any] = {}
-    for item in dataclasses.fields(Manifest):
-        if item.name not in raw and item.name in OPTIONAL:
-            continue
-        if item.name not in raw:
-            raise DataError(f"{path} lacks {item.name!r}. Restore it, or remove the folder and extract again.")
-        kind: Any = get_origin(item.type) or item.type
-        if not isinstance(raw[item.name], kind):
-            raise DataError(f"{path}: {item.name!r} should be of type {kind.__name__}, not {raw[item.name]!r}.")
-        values[item.name] = raw[item.name]
+    for odd in odd_fields(raw):
+        raise DataError(f"{path}: {odd}. Restore it, or remove the folder and make the dataset again.")
+    values = {item.name: raw[item.name] for item in dataclasses.fields(Manifest) if item.name in raw}
+    values["shards"] = [ShardEntry(**entry) for entry in raw["shards"]]
+    manifest = Manifest(**values)
     try:
-        values["shards"] = [ShardEntry(**entry) for entry in raw["shards"]]
-    except TypeError as error:
-        raise DataError(f"{path}: an entry of 'shards' is wrong ({error}).") from None
-    return Manifest(**values)
+        _ = manifest.shape
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return manifest
 
 
 def sync_folder(folder: Path) -> None:

@@ -28,8 +28,12 @@ class Meter:
     def due(self) -> bool:
         return time.monotonic() - self._last >= PERIOD_S
 
-    def report(self, assembly: Assembly, status: dict[str, Any]) -> None:
-        """One row of figures, and the progress bar."""
+    def report(self, assembly: Assembly, status: dict[str, Any], proof: tuple[int, int] | None = None) -> None:
+        """One row of figures, and the progress bar.
+
+        Args:
+            proof: while a proof is taken, how many of its sequences are dumped, and how many there are.
+        """
         self._last = now = time.monotonic()
         self.status = status
         tokens = assembly.done_tokens
@@ -46,6 +50,9 @@ class Meter:
             "free_gib": free_bytes(assembly.folder) / GIB,
         }
         done, total = assembly.done_sequences, len(assembly.placement)
-        self.reporter.progress(done, total, unit="sequences", **figures)
+        if proof is None:
+            self.reporter.progress(done, total, unit="sequences", **figures)
+        else:
+            self.reporter.progress(*proof, unit="proof sequences", **figures)
         row = {**figures, "sequences": done, "tokens": tokens, "quarantined": len(assembly.quarantined)}
         self.reporter.log({f"extract/{name}": value for name, value in row.items()}, step=done)

@@ -122,6 +122,11 @@ class Placement:
         start = int(self.prompts.offsets[self.source[i]])
         return self.prompts.input_ids[start : start + int(self.length[i])]
 
+    def loss_mask(self, i: int) -> np.ndarray:
+        """[S] uint8: the loss mask of placed sequence i."""
+        start = int(self.prompts.offsets[self.source[i]])
+        return self.prompts.loss_mask[start : start + int(self.length[i])]
+
     def index(self, plan: ShardPlan) -> ShardIndex:
         """What a shard holds beside its states."""
         spans = [(int(self.prompts.offsets[self.source[i]]), int(self.length[i])) for i in plan.sequences]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from eagle3.data.fp8 import dequantise
 from eagle3.data.layout import ShardLayout
+from eagle3.data.ledger import BASE_ID
 from eagle3.data.placement import Placement, Prompts, place
 from eagle3.data.proof import (
     Findings,
@@ -34,8 +35,6 @@ from eagle3.data.skeleton import PARTIAL, create_skeleton
 from eagle3.errors import ProofError
 
 FILE = "work/proof.safetensors"
-BASE_ID = 1 << 62
-"""Sample ids of the proof's sequences count from here."""
 COUNT = 4
 """Sequences a round."""
 AT_LEAST, USUAL, AT_MOST = 8, 4096, 32768

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from eagle3.data.assembly import Assembly
-from eagle3.data.ledger import Committed, LedgerTail
+from eagle3.data.ledger import BASE_ID, Committed, LedgerTail
 from eagle3.data.meter import Meter
-from eagle3.data.proving import BASE_ID, Proving
+from eagle3.data.proving import Proving
 from eagle3.data.space import GIB, free_bytes
 from eagle3.data.spreading import RUN_TOKENS, spread
 from eagle3.errors import DataError, RejectedError, ServerError, ServerLostError, ServerStalledError
@@ -49,21 +49,26 @@ class Session:
     _proofs: dict[int, Committed] = field(default_factory=dict)
     _progress: tuple[object, float] = (None, 0.0)
     """What last changed, and when."""
+    _proof_of: int = 0
+    """While a proof is taken: how many sequences it dumps, those of the one before among them."""
     _polled: float = 0.0
     _resent: set[int] = field(default_factory=set)
 
     async def run(self) -> None:
         """Proof, all missing sequences, proof. Raises what stops it; every committed sequence stays."""
         manifest = self.assembly.manifest
+        self._proof_of = 2 * len(self.proving.start_set)
         found = await self.proving.start(self.dump_for_proof, self.continue_for_proof)
         manifest.proof = {"start": found.record()}
         if doubt := found.doubt(manifest.vocab_size):
             self.meter.reporter.note(doubt)
         self._record_quantisation()
         manifest.save(self.assembly.folder)
+        self._proof_of = 0
         await self.stream()
         self.assembly.collect(wait=True)
         given_up = set(self.assembly.quarantined)
+        self._proof_of = len(self.proving.placement)
         manifest.proof["end"] = (await self.proving.end(self.dump_for_proof, given_up)).record()
         self._record_quantisation()
 
@@ -187,7 +192,7 @@ class Session:
             status = self.server.dump_status()
             if status["error"]:
                 raise _dump_error(status["error"], self.assembly.folder)
-            self.meter.report(self.assembly, status)
+            self.meter.report(self.assembly, status, (len(self._proofs), self._proof_of) if self._proof_of else None)
         self._check_stall()
 
     def _give_up(self, i: int, reason: str) -> None:
@@ -259,7 +264,10 @@ def stalled(server: Server, seconds: float) -> ServerStalledError:
 
 def _dump_error(text: str, folder: Path) -> DataError | ServerError:
     if "No space left" in text or "quota" in text:
-        return DataError(f"The disk of {folder} is full ({free_bytes(folder) / GIB:.2f} GiB free). Free some space.")
+        return DataError(
+            f"The disk of {folder} is full ({free_bytes(folder) / GIB:.2f} GiB free). Free some space, then run the "
+            "same command again."
+        )
     # What kills a process of the server's (the kernel, out of memory) need not kill the next one.
     kind = ServerLostError if "was it killed?" in text else ServerError
     return kind(f"the dump plugin stopped: {text}")

@@ -52,7 +52,7 @@ class HiddenStates:
             done, planned = self.manifest.sequences, self.manifest.placement.get("sequences")
             raise DataError(
                 f"{self.folder} is not complete: finished shards hold {done} of {planned} sequences. "
-                "Run the extraction again: it continues."
+                "Run the command that makes it again: it continues."
             )
         self.layouts = [self.manifest.layout(shard) for shard in self.manifest.shards]
         ids, shards, rows, lengths = [], [], [], []
@@ -73,6 +73,8 @@ class HiddenStates:
         self.lengths: Tensor = torch.from_numpy(np.concatenate([empty, *lengths])[keep])
         """[n] int64, in tokens."""
         self._lengths = self.lengths.numpy()
+        self._sums: tuple[int, np.ndarray, np.ndarray] | None = None
+        """Number, offsets and checksums of the shard that `damaged` looked at last."""
         self._open = lru_cache(maxsize=MAX_MAPS)(self._map)
 
     def __len__(self) -> int:
@@ -132,9 +134,11 @@ class HiddenStates:
         """Whether the states of sequence i differ from their checksums. Reads them."""
         number, row = int(self._shards[i]), int(self._rows[i])
         layout, path = self.layouts[number], self.folder / self.manifest.shards[number].file
-        offsets, _ = read_index(path, layout)
+        if self._sums is None or self._sums[0] != number:
+            self._sums = (number, *_checksums(path, layout))
+        _, offsets, table = self._sums
         with open_shard(path, layout) as file:
-            known = checksum_table(file.fileno(), layout)[int(np.searchsorted(offsets, row))]
+            known = table[int(np.searchsorted(offsets, row))]
             return row_checksums(file.fileno(), layout, row, int(self._lengths[i])) != known.tolist()
 
     def _views(self, i: int, names: list[str]) -> dict[str, Tensor]:
@@ -175,6 +179,13 @@ def open_shard(path: Path, layout: ShardLayout) -> Any:
         file.close()
         raise DataError(f"{path} has {size:,} bytes where the manifest says {layout.size:,}. {REMEDY}")
     return file
+
+
+def _checksums(path: Path, layout: ShardLayout) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets [n+1], checksums [n, K+1]) of a shard."""
+    offsets, _ = read_index(path, layout)
+    with open_shard(path, layout) as file:
+        return offsets, checksum_table(file.fileno(), layout)
 
 
 def read_index(path: Path, layout: ShardLayout) -> tuple[np.ndarray, np.ndarray]:

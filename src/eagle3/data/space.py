@@ -62,7 +62,8 @@ def disk_error(error: OSError, path: Path) -> DataError:
     """What to tell a user whose disk refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"The disk is full: {path} could not be written ({gib(free_bytes(path))} free). Free some space."
+            f"The disk is full: {path} could not be written ({gib(free_bytes(path))} free). Free some space, then run "
+            "the same command again."
         )
     return DataError(
         f"{path} could not be written: {error.strerror}. Make its folder writable, or choose paths.artifacts."

@@ -1,6 +1,5 @@
 """A stage in a process of its own: started with an explicit job file, watched through the figures that it reports."""
 
-import json
 import os
 import signal
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.schema import TrainerConfig
+from eagle3.data.json_file import write_json
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, ConfigError, TrainingError
 from eagle3.metrics import Reporter, Tail, replay
 from eagle3.pipeline.artifacts import held
@@ -33,7 +33,7 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
         KeyboardInterrupt: passed on after the child has stopped in order.
     """
     job_file = out / JOB_FILE
-    job_file.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
+    write_json(job_file, job)
     tail = Tail(out / "metrics.jsonl")
     # On a CPU, OpenMP threads that spin while they wait slow a shared machine five times over.
     environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONUNBUFFERED": "1"}

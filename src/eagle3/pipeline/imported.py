@@ -6,9 +6,10 @@ from pathlib import Path
 from eagle3.config import Config
 from eagle3.config.provenance import file_sha256
 from eagle3.data.manifest import NAME as MANIFEST
+from eagle3.data.manifest import Manifest
 from eagle3.errors import ConfigError, DataError
 from eagle3.metrics import Reporter
-from eagle3.pipeline.artifacts import DONE, Artifact, read_json
+from eagle3.pipeline.artifacts import DONE, Artifact
 from eagle3.target.info import TargetInfo
 
 
@@ -22,9 +23,9 @@ def imported(cfg: Config, target: TargetInfo, boundaries: list[int]) -> tuple[Ar
 
     Raises:
         ConfigError: the import is not finished, of another target, or lacks a boundary.
+        DataError: its manifest is none.
     """
     folder = Path(cfg.dataset.path)
-    manifest = read_json(folder / MANIFEST)
     if not (folder / "prompts.safetensors").is_file():
         raise ConfigError(
             f"dataset.path: {folder} is a dataset of hidden states without its prompts; give the conversations that it "
@@ -32,19 +33,19 @@ def imported(cfg: Config, target: TargetInfo, boundaries: list[int]) -> tuple[Ar
         )
     if not (folder / DONE).is_file():
         raise ConfigError(f"dataset.path: the import into {folder} is not finished; the same command continues it")
-    made_with = manifest.get("target") or {}
-    if made_with.get("fingerprint") != target.fingerprint:
+    manifest = Manifest.load(folder)
+    if manifest.target.get("fingerprint") != target.fingerprint:
         raise ConfigError(
-            f"dataset.path: {folder} was made with {made_with.get('name')}, another model than {target.path}"
+            f"dataset.path: {folder} was made with {manifest.target.get('name')}, another model than {target.path}"
         )
-    missing = sorted(set(boundaries) - set(manifest["boundaries"]))
+    missing = sorted(set(boundaries) - set(manifest.boundaries))
     if missing:
         raise ConfigError(
-            f"dataset.path: {folder} has boundaries {manifest['boundaries']}, not {missing}; choose layers.boundaries "
+            f"dataset.path: {folder} has boundaries {manifest.boundaries}, not {missing}; choose layers.boundaries "
             "among them"
         )
     inputs = {"imported": file_sha256([folder / MANIFEST])}
-    extract = Artifact("extract", folder, {**inputs, "capture": manifest["boundaries"]})
+    extract = Artifact("extract", folder, {**inputs, "capture": manifest.boundaries})
     return Artifact("prepare", folder, inputs), extract
 
 
@@ -56,7 +57,6 @@ def require_whole(artifact: Artifact, target: TargetInfo, reporter: Reporter) ->
         DataError: something is wrong with it.
     """
     from eagle3.data.checked import Checked, untouched
-    from eagle3.data.manifest import Manifest
     from eagle3.data.verify import verify
 
     changed = untouched(artifact.folder, target.fingerprint)

@@ -3,6 +3,7 @@
 Starts nothing, downloads nothing, writes nothing.
 """
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,10 @@ def _nccl(profile: NcclProfile) -> str:
     return f"{profile.name}: {settings or 'NCCL decides'}"
 
 
+def _child(module: str, folder: str) -> str:
+    return shlex.join((sys.executable, "-m", module, f"{folder}/{JOB_FILE}"))
+
+
 def _command(cfg: Config, model: str, role: Role, dump: Path | None) -> list[str]:
     try:
         return [f"server    {server_command(cfg, role, model, dump=dump).shown()}"]
@@ -103,7 +108,6 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
             folders[artifact.stage], states[artifact.stage] = str(artifact.folder), _state(artifact)
         capture = stages.extract.inputs["capture"]
     dump = Path(folders["extract"]) / "work"
-    child = f"{sys.executable} -m {{}} {{}}/{JOB_FILE}"
     prepare = [
         f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer)"
     ]
@@ -118,9 +122,9 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
     train = [
         f"drafter   boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens",
         f"loss      {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",
-        f"child     {child.format(training_module(cfg.trainer), folders['train'])}",
+        f"child     {_child(training_module(cfg.trainer), folders['train'])}",
     ]
-    evaluate = [f"child     {child.format('eagle3.evaluation.main', folders['evaluate'])}"]
+    evaluate = [f"child     {_child('eagle3.evaluation.main', folders['evaluate'])}"]
     if cfg.evaluate.kind == "served":
         each = "; ".join(f"{d.steps} steps, topk {d.topk}, {d.tokens} draft tokens" for d in cfg.evaluate.drafts)
         drafts = f"drafts    none; {each}; {cfg.evaluate.rounds} rounds in turn"

@@ -25,6 +25,9 @@ Role = Literal["extraction", "serving"]
 PATH = "PYTHONPATH"
 DUMP_FOLDER = "SGLANG_HS_DUMP_DIR"
 CAPTURE_FOLDER = "SGLANG_CAPTURE_REPORT_DIR"
+PLUGINS = "SGLANG_PLUGINS"
+"""The plugins that SGLang loads; all that it finds where the variable is not set, ours among them."""
+OUR_PLUGINS = ("eagle3_hs_dump", "eagle3_capture_report", "eagle3_cpu_mla")
 _SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 HIDDEN = "***"
 RESERVED_TOKENS = 7
@@ -40,6 +43,9 @@ _FROM_CONFIG = {
     "device": "server.device",
     "dtype": "server.dtype",
     "trust_remote_code": "target.trust_remote_code",
+    "tokenizer_path": "target.path",
+    "revision": "target.revision",
+    "chat_template": "target.chat_template",
 }
 """Flags that have a key of their own in the configuration."""
 
@@ -64,6 +70,8 @@ class ServerCommand:
         env = {**os.environ, **self.added_env}
         if PATH in self.added_env and os.environ.get(PATH):
             env[PATH] = os.pathsep.join((self.added_env[PATH], os.environ[PATH]))
+        if env.get(PLUGINS):  # inherited: it names some, and would leave ours out
+            env[PLUGINS] = ",".join((env[PLUGINS], *OUR_PLUGINS))
         return env
 
     def at_port(self, port: int) -> "ServerCommand":
@@ -223,10 +231,11 @@ def _environment(cfg: Config, role: Role, dump: Path | None, capture: Path | Non
         ours[CAPTURE_FOLDER] = str(capture)
     if folders:
         ours[PATH] = os.pathsep.join(map(str, folders))
+    fixed = {*ours, DUMP_FOLDER, CAPTURE_FOLDER, ALLOW_UNTESTED, "SGLANG_USE_CPU_ENGINE", PLUGINS} - {PATH}
     for name, value in cfg.server.env.items():
         if name in nccl and nccl[name] != value:
             raise ConfigError(f"server.env.{name}: nccl.{role} sets it too, to {nccl[name]!r}; keep one of them")
-        if name in (DUMP_FOLDER, CAPTURE_FOLDER, ALLOW_UNTESTED, "SGLANG_USE_CPU_ENGINE"):
+        if name in fixed:
             raise ConfigError(f"server.env.{name}: is set by eagle3; remove the key")
         ours[name] = os.pathsep.join((ours[PATH], value)) if name == PATH and folders else str(value)
     return {**ours, **nccl}

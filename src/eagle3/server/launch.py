@@ -91,7 +91,7 @@ class Server:
                     raise ServerError(
                         self._story(
                             f"the server runs, but the dump plugin did not report ready in {self.work}: "
-                            "is SGLANG_PLUGINS set, or another plugin in the way?"
+                            "is another plugin, or another eagle3_hs_dump on PYTHONPATH, in the way?"
                         )
                     )
             if waited > timeout_s:

@@ -32,6 +32,7 @@ REFUSED = {
     "enable_piecewise_cuda_graph": "CUDA graphs",
     "enforce_piecewise_cuda_graph": "CUDA graphs",
     "enable_breakable_cuda_graph": "CUDA graphs",
+    "json_model_override_args": "another config.json than the target's; write it into the target's",
     "config": "a file of flags, which nothing here has looked at",
 }
 """Flags of any version that a dump cannot be taken with, unless they are off."""
@@ -72,6 +73,8 @@ def required_flags(sglang: Installed) -> dict[str, Any]:
 
 def refuse(key: str, name: str, value: Any) -> None:
     """Raises ConfigError for a flag that a dump cannot be taken with."""
+    if name == "load_format" and value == "dummy":
+        raise ConfigError(f"{key}={value!r}: hidden states of random weights teach nothing; remove the key")
     off = value is None or value is False or (value == 1 and value is not True)
     if name in REFUSED and not off:
         raise ConfigError(f"{key}={value!r}: hidden states cannot be dumped with {REFUSED[name]}; remove the key")

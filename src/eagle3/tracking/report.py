@@ -1,6 +1,6 @@
 """The report of a run: `report/{summary.json, report.md, *.png}`, and the table that ends it on the terminal."""
 
-import json
+import shlex
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eagle3.data.json_file import write_json
 from eagle3.data.manifest import quantisation_text
 from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import SEQUENCES, proof_texts
@@ -49,7 +50,7 @@ def write_report(run_dir: Path, inputs: ReportInputs) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(inputs)
     pictures = write_plots({record.name: record.folder for record in inputs.stages}, folder)
-    (folder / "summary.json").write_text(json.dumps(results.flat(), indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "summary.json", results.flat())
     if "evaluate" in results.stages and (counts := results.stages["evaluate"].folder / SEQUENCES).is_file():
         shutil.copy2(counts, folder / SEQUENCES)  # so that run folders alone can be compared
     page = "\n".join(_page(run_dir, results, {path.stem for path in pictures})) + "\n"
@@ -251,7 +252,8 @@ def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
     if inputs.drafter is not None:
         places.append(("drafter", str(inputs.drafter)))
     places += [("dataset", str(record.folder)) for record in inputs.stages if record.name == "extract"]
-    places += [("W&B", f"wandb sync {path}") for path in sorted((run_dir / "wandb").glob("offline-run-*"))]
+    offline = sorted((run_dir / "wandb").glob("offline-run-*"))
+    places += [("W&B", f"wandb sync {shlex.quote(str(path))}") for path in offline]
     places += [("run", str(run_dir)), ("repeat", replay_command(run_dir))]
     # Plain lines, not cells: a path that a table folded can't be copied.
     where = [Text.assemble((f"{name:<9}", "dim"), text) for name, text in places]

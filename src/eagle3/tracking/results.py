@@ -145,7 +145,9 @@ def proof_texts(proof: dict[str, Any]) -> list[str]:
                 text += f" ({found['tolerance_ratio']:g} is let pass)" if "tolerance_ratio" in found else ""
             if "max_decode_error" in found:
                 text += f"; decoded tokens {found['max_decode_error']:.2g} nats from prefilled ones in the median"
-                text += f" ({found['tolerance_decode_error']:g} is let pass)"
+                text += (
+                    f" ({found['tolerance_decode_error']:g} is let pass)" if "tolerance_decode_error" in found else ""
+                )
             lines.append(text)
     return lines
 

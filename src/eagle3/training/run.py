@@ -1,6 +1,5 @@
 """One training, from a job to a drafter and `summary.json`; continues from the last checkpoint where there is one."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 
 from eagle3.config.origin import read_origin, write_origin
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
+from eagle3.data.json_file import write_json
 from eagle3.data.targets import fill_target_top
 from eagle3.data.token_text import TokenText
 from eagle3.drafter.export import export_drafter
@@ -128,7 +128,7 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
             "train/draft_vocabulary_coverage": covered,
             "train/batch_fill": data.packing.fill,
         }
-        (job.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        write_json(job.out / "summary.json", summary)
 
 
 def _origin(job: Job) -> dict[str, str]:

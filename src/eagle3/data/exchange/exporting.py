@@ -8,14 +8,14 @@ import torch
 from safetensors import SafetensorError
 
 from eagle3.data.exchange.formats import Format, Stored, Tokens, as_tokens
-from eagle3.data.exchange.marker import claim
+from eagle3.data.exchange.marker import claim, require_apart
 from eagle3.data.exchange.norm import FinalNorm, FinalState
 from eagle3.data.exchange.pace import Pace
 from eagle3.data.layout import FINAL
 from eagle3.data.lock import hold
 from eagle3.data.shards import HiddenStates
 from eagle3.data.space import disk_error, require_space
-from eagle3.errors import ConfigError, DataError
+from eagle3.errors import ConfigError, DataError, Eagle3Error
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 
@@ -43,9 +43,11 @@ def export_data(
         final: None is what the format keeps.
 
     Raises:
-        ConfigError: the dataset lacks what was asked for, `target` is missing or another model, or `out` has no room.
+        ConfigError: the dataset lacks what was asked for, `target` is missing or another model, or `out` has no room or
+            lies in the dataset.
         DataError: the dataset is damaged or not complete; the disk is full.
     """
+    require_apart(dataset, out)
     states = HiddenStates(dataset)
     manifest = states.manifest
     captured = [b for b in manifest.boundaries if b != manifest.num_layers]
@@ -65,18 +67,22 @@ def export_data(
     }
     row = manifest.hidden_size * 2 * len(names)
     tokens = int(states.lengths.sum())
+    told = {"source": str(dataset.resolve()), "sequences": len(states), "tokens": tokens}
+    told |= {"hidden_size": manifest.hidden_size, "target_name": str(manifest.target.get("name"))}
+    done = 0
     try:
         require_space(
             tokens * (row + BYTES_PER_TOKEN) + len(states) * BYTES_PER_FILE,
             out,
             "Choose a folder on a larger disk, or free some space.",
         )
-        claim(out, MARKER, what)
+        claim(out, MARKER, what, told)
         work = out / "work"
         with hold(work):
             pace = Pace(reporter, 0, len(states), row)
             for i in range(len(states)):
                 path = out / form.file(i)
+                done = i
                 if _is_whole(path, form, states, i, len(names)):
                     pace.add(0)
                     continue
@@ -90,9 +96,19 @@ def export_data(
             if form.finish:
                 form.finish(out, _all_tokens(states), len(states))
             shutil.rmtree(work)
-    except OSError as error:
-        raise disk_error(error, Path(error.filename) if error.filename else out) from error
+    except KeyboardInterrupt:
+        reporter.note(_standing(done, states, out))
+        raise
+    except (Eagle3Error, OSError) as cause:
+        told_error = cause if isinstance(cause, Eagle3Error) else disk_error(cause, Path(cause.filename or out))
+        if not done:
+            raise told_error from cause
+        raise type(told_error)(f"{told_error}\n{_standing(done, states, out)}") from cause
     return len(states)
+
+
+def _standing(done: int, states: HiddenStates, out: Path) -> str:
+    return f"{done} of {len(states)} sequences are written to {out}; the same command continues."
 
 
 def _last_state(
@@ -138,6 +154,8 @@ def _is_whole(path: Path, form: Format, states: HiddenStates, i: int, columns: i
     if not path.exists():
         return False
     try:
+        if form.require_intact is not None:
+            form.require_intact(path)
         there = form.load(path)
     except DataError:
         return False

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ class Stored:
 class Source:
     """A folder in a foreign format, file by file."""
 
+    folder: Path
     files: list[Path]
     sample_ids: list[int]
     """Of each file."""
@@ -39,6 +40,8 @@ class Source:
     """Of file i, without touching its states."""
     missing: int = 0
     """Sequences that are known to the folder and have no file."""
+    tables: list[Path] = field(default_factory=list)
+    """Files that hold something of all sequences."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Format:
     load: Callable[[Path], Stored]
     """Raises DataError for a file that is truncated or is none of the format's."""
     save: Callable[[Path, Stored], None]
+    require_intact: Callable[[Path], None] | None = None
+    """Raises DataError for a file whose bytes are not those that were written; None where a file can't tell."""
     finish: Callable[[Path, Iterator[Tokens], int], None] | None = None
     """What an export's folder holds beside the files: (folder, all tokens, number of sequences)."""
 
@@ -87,6 +92,15 @@ def require_shapes(path: Path, stored: Stored) -> Stored:
         odd = sorted(set(stored.loss_mask.tolist()) - {0, 1})[:3]
         raise DataError(f"{path}: its loss mask holds {', '.join(map(str, odd))}, and only 0 and 1 are known. {REMEDY}")
     return stored
+
+
+def require_computed(path: Path, columns: list[Tensor]) -> None:
+    """Raises DataError for a state that is the same number throughout: a buffer that was never filled."""
+    for number, column in enumerate(columns):
+        first = column[0, 0]
+        if bool((column[0] == first).all()) and bool((column == first).all()):
+            which = "its last state" if number == len(columns) - 1 else f"state {number} of it"
+            raise DataError(f"{path}: {which} is {float(first):g} throughout, which no model computes. {REMEDY}")
 
 
 REMEDY = "Make the file again, or take it away to leave its sequence out."

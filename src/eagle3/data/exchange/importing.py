@@ -1,14 +1,14 @@
 """Another project's dataset, made into one of ours: first all tokens, then the states, one sequence at a time.
 
 It is placed and assembled like an extraction, whose ledger is written here: a run that was stopped continues with the
-next sequence. Beside the shards lies what `prepare` would have made of the conversations.
+next sequence, and with the files as they are then (`sources.py`). Beside the shards lies what `prepare` would have made
+of the conversations.
 """
 
 import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,28 +17,29 @@ from torch import Tensor
 
 from eagle3.config.schema import DatasetConfig
 from eagle3.data.assembly import Assembly
-from eagle3.data.exchange.formats import Format, Source, Stored
-from eagle3.data.exchange.marker import claim
+from eagle3.data.exchange.formats import Format, Source, Stored, require_computed
+from eagle3.data.exchange.marker import claim, require_apart
 from eagle3.data.exchange.norm import FinalNorm, FinalState
 from eagle3.data.exchange.pace import Pace
-from eagle3.data.json_file import write_json
+from eagle3.data.exchange.preparing import read_tokens
+from eagle3.data.exchange.sources import Signs, Since, Sources, imported_signs, signs_of
 from eagle3.data.layout import FINAL, StateShape, state_names
 from eagle3.data.ledger import Committed, LedgerTail
 from eagle3.data.lock import hold
 from eagle3.data.manifest import NAME, Manifest
 from eagle3.data.placement import PROMPTS, Placement, Prompts, place
-from eagle3.data.prepare import save_prompts
 from eagle3.data.skeleton import PARTIAL
 from eagle3.data.space import dataset_bytes, disk_error, require_space
-from eagle3.data.split import held_out_sides
 from eagle3.data.writer import blank_manifest
-from eagle3.errors import ConfigError, DataError
+from eagle3.errors import ConfigError, DataError, Eagle3Error
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 
 MARKER = "import.json"
 LEDGER = "ledger-import.jsonl"
 SHARD_GIB = DatasetConfig.shard_gib
+GONE = "its file was taken away"
+"""Why a sequence is quarantined whose file is no longer there when its turn comes."""
 
 
 class Import:
@@ -91,18 +92,23 @@ class Import:
                 "name the boundary of each, in their order"
             )
 
-    def states(self, i: int, ids: np.ndarray) -> dict[str, Tensor]:
-        """Of file i, whose tokens are `ids`: `[S, H]` bfloat16 each. Raises DataError where it is another sequence."""
-        path = self.source.files[i]
+    def states(self, path: Path, ids: np.ndarray, mask: np.ndarray) -> dict[str, Tensor]:
+        """Of a file whose tokens and loss mask are these: `[S, H]` bfloat16 each.
+
+        Raises DataError where it is damaged, another sequence, or holds what no model computes.
+        """
+        if self.form.require_intact is not None:
+            self.form.require_intact(path)
         stored = self.form.load(path)
-        self._require_same(path, stored, ids)
+        self._require_same(path, stored, ids, mask)
+        require_computed(path, stored.columns)
         last = stored.columns[-1]
         self.norm.require(self.final, last, path)
         found = {f"boundary.{b}": c.bfloat16() for b, c in zip(self.boundaries, stored.columns, strict=False)}
         found[FINAL] = last.bfloat16() if self.final == "post" else self.norm.apply(last)
         return found
 
-    def _require_same(self, path: Path, stored: Stored, ids: np.ndarray) -> None:
+    def _require_same(self, path: Path, stored: Stored, ids: np.ndarray, mask: np.ndarray) -> None:
         there = [list(column.shape) for column in stored.columns]
         if there != [[len(ids), self.target.hidden_size]] * self.columns:
             raise DataError(
@@ -111,20 +117,24 @@ class Import:
             )
         if not np.array_equal(stored.input_ids.numpy(), ids):
             raise DataError(f"{path}: its token ids are not those of its sequence. Make the file again.")
+        if len(stored.loss_mask) and not np.array_equal(stored.loss_mask.numpy() != 0, mask != 0):
+            raise DataError(f"{path}: its loss mask is another one than when the import began. Make the file again.")
 
 
 def import_data(folder: Path, out: Path, job: Import, reporter: Reporter, shard_gib: float = SHARD_GIB) -> Manifest:
     """Makes `out` a dataset of ours, or continues; gives its manifest.
 
+    Files that were taken away, or made again, since an earlier run are left out, or imported again.
+
     Raises:
-        ConfigError: `out` has no room, or holds something else.
-        DataError: a file is truncated, or not what it should be; the disk is full. What was finished is kept.
+        ConfigError: `out` has no room, holds something else, or lies in `folder`.
+        DataError: a file is damaged, or not what it should be; the disk is full. What was imported is kept.
     """
+    require_apart(folder, out)
     try:
         what = {
             "source": str(folder.resolve()),
             "format": job.form.name,
-            "files": len(job.source.files),
             "boundaries": job.boundaries,
             "final": job.final,
             "target": job.target.fingerprint,
@@ -133,14 +143,24 @@ def import_data(folder: Path, out: Path, job: Import, reporter: Reporter, shard_
         work = out / "work"
         with hold(work):
             if not (out / PROMPTS).exists():
-                _read_tokens(job, folder, out, reporter)
-            prompts = Prompts.load(out)
+                Sources.of(job.source).save(out)
+                try:
+                    read_tokens(job.source, job.target, out, reporter)
+                except KeyboardInterrupt:
+                    reporter.note("token ids are read first, and all at once: the same command begins with them again")
+                    raise
+            prompts, begun = Prompts.load(out), Sources.load(out)
+            since = Since.of(job.source, begun, imported_signs(work / LEDGER), prompts.sample_ids.tolist())
             require_space(
                 dataset_bytes(len(prompts.input_ids), job.shape.hidden_size, len(job.shape.states)),
                 out,
                 "Choose a folder on a larger disk, or free some space.",
             )
-            manifest = _assemble(job, prompts, out, reporter, shard_gib)
+            manifest = _assemble(job, prompts, since, out, reporter, shard_gib)
+            begun.signs |= imported_signs(work / LEDGER)
+            begun.save(out)
+            manifest.complete = True
+            manifest.save(out)
             shutil.rmtree(work)
             (out / "DONE").touch()
             return manifest
@@ -148,55 +168,7 @@ def import_data(folder: Path, out: Path, job: Import, reporter: Reporter, shard_
         raise disk_error(error, Path(error.filename) if error.filename else out) from error
 
 
-def _read_tokens(job: Import, folder: Path, out: Path, reporter: Reporter) -> None:
-    """prompts.safetensors and prepare.json, as `prepare` would have written them."""
-    kept: list[tuple[int, np.ndarray, np.ndarray]] = []
-    skipped: Counter[str] = Counter(missing=job.source.missing)
-    pace = Pace(reporter, 0, len(job.source.files))
-    for i, sample_id in enumerate(job.source.sample_ids):
-        ids, mask = job.source.tokens(i)
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < job.target.vocab_size:
-            raise DataError(
-                f"{job.source.files[i]}: token id {ids.max()} is outside the {job.target.vocab_size:,} of "
-                f"{job.target.path}. Give the model that it was made with as --target."
-            )
-        # The first token is never predicted, so a response token there teaches nothing.
-        if mask[1:].any():
-            kept.append((sample_id, ids, mask))
-        else:
-            skipped["no response token"] += 1
-        pace.add(len(ids))
-    if len(kept) < 2:
-        raise DataError(f"{folder}: {len(kept)} sequences with something to learn; at least two are needed.")
-    keys = [ids[: int(mask.argmax())].tobytes() for _, ids, mask in kept]
-    held_out = held_out_sides(keys, DatasetConfig.held_out, DatasetConfig.seed)
-    ids, masks = [ids for _, ids, _ in kept], [mask for _, _, mask in kept]
-    lengths = np.array([len(i) for i in ids])
-    summary: dict[str, Any] = {
-        "format_version": 1,
-        "source": str(folder.resolve()),
-        "target": job.target.name,
-        "regenerated": False,
-        "counts": {
-            "conversations": len(job.source.files) + job.source.missing,
-            "kept": len(kept),
-            "truncated": 0,
-            "skipped": {reason: count for reason, count in skipped.items() if count},
-        },
-        "problems": [],
-        "tokens": int(lengths.sum()),
-        "response_tokens": int(sum(int(mask.sum()) for mask in masks)),
-        "longest": int(lengths.max()),
-        "held_out": {"sequences": int(held_out.sum()), "tokens": int(lengths[held_out != 0].sum())},
-        "tokenizer_sha256": "",
-        "template_sha256": "",
-    }
-    write_json(out / "prepare.json", summary)
-    # Last, because whoever finds it goes on to the states.
-    save_prompts(out / PROMPTS, ids, masks, [sample_id for sample_id, _, _ in kept], held_out)
-
-
-def _assemble(job: Import, prompts: Prompts, out: Path, reporter: Reporter, shard_gib: float) -> Manifest:
+def _assemble(job: Import, prompts: Prompts, since: Since, out: Path, reporter: Reporter, shard_gib: float) -> Manifest:
     placement = place(prompts, job.shape, shard_gib, context_length=int(prompts.lengths.max()))
     if (out / NAME).exists():
         manifest = Manifest.load(out)
@@ -206,24 +178,44 @@ def _assemble(job: Import, prompts: Prompts, out: Path, reporter: Reporter, shar
         target = {"name": job.target.name, "source": job.target.source, "fingerprint": job.target.fingerprint}
         manifest = blank_manifest(job.shape, placement, target)
         manifest.vocab_size, manifest.num_layers = job.target.vocab_size, job.target.num_layers
+        manifest.save(out)
+    back = {int(i) for i, reason in manifest.quarantined.items() if reason == GONE} & since.file_of.keys()
     assembly = Assembly(out, placement, manifest)
-    assembly.resume(LedgerTail(out / "work").poll())
-    for text in assembly.redone:
+    assembly.resume(LedgerTail(out / "work").poll(), redo=since.changed.keys() | back)
+    missing = {int(placement.sample_ids[i]): i for i in assembly.missing()}
+    unused = sorted(since.gone.keys() & missing.keys())
+    for text in (*since.notes(unused), *assembly.redone):
         reporter.note(text.replace("extracted", "imported"))
+    if assembly.done_sequences and missing:
+        reporter.note(f"{assembly.done_sequences} of {len(placement)} sequences are there already")
     try:
-        _write_states(job, assembly, reporter)
+        for sample_id in unused:
+            assembly.make_room(missing[sample_id])
+            assembly.quarantine(missing[sample_id], GONE)
+        _write_states(job, since.file_of, assembly, reporter)
+    except KeyboardInterrupt:
+        reporter.note(_standing(assembly))
+        raise
+    except Eagle3Error as error:
+        raise type(error)(f"{error}\n{_standing(assembly)}") from error
+    except OSError as error:
+        full = disk_error(error, Path(error.filename) if error.filename else out)
+        raise DataError(f"{full}\n{_standing(assembly)}") from error
     finally:
         assembly.close()
         assembly.collect()
-    if manifest.quarantined:
-        reporter.note(f"{len(manifest.quarantined)} sequences have states that are not finite and stay unused")
-    manifest.complete = True
-    manifest.save(out)
+    for reason, count in Counter(manifest.quarantined.values()).items():
+        reporter.note(f"{count} sequences stay unused: {reason}")
     return manifest
 
 
-def _write_states(job: Import, assembly: Assembly, reporter: Reporter) -> None:
-    placement, file_of = assembly.placement, {s: i for i, s in enumerate(job.source.sample_ids)}
+def _standing(assembly: Assembly) -> str:
+    done, total = assembly.done_sequences, len(assembly.placement)
+    return f"{done} of {total} sequences are imported into {assembly.folder}; the same command continues."
+
+
+def _write_states(job: Import, file_of: dict[int, Path], assembly: Assembly, reporter: Reporter) -> None:
+    placement = assembly.placement
     pace = Pace(reporter, assembly.done_sequences, len(placement), job.shape.token_bytes)
     with (assembly.folder / "work" / LEDGER).open("a", encoding="utf-8") as ledger:
         if ledger.tell():
@@ -231,10 +223,11 @@ def _write_states(job: Import, assembly: Assembly, reporter: Reporter) -> None:
         for i in assembly.missing():
             sample_id = int(placement.sample_ids[i])
             assembly.make_room(i)
-            entry = _write_sequence(
-                assembly.folder, placement, i, job.states(file_of[sample_id], placement.input_ids(i))
-            )
-            line = {"id": entry.sample_id, "length": entry.length, "crc": entry.crc, "bad": entry.bad}
+            path = file_of[sample_id]
+            signs: Signs = signs_of(path)
+            states = job.states(path, placement.input_ids(i), placement.loss_mask(i))
+            entry = _write_sequence(assembly.folder, placement, i, states)
+            line = {"id": entry.sample_id, "length": entry.length, "crc": entry.crc, "bad": entry.bad, "source": signs}
             ledger.write(json.dumps(line) + "\n")
             ledger.flush()
             assembly.accept(entry)

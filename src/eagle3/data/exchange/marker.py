@@ -8,8 +8,17 @@ from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError, DataError
 
 
-def claim(folder: Path, name: str, what: dict[str, Any]) -> None:
+def require_apart(source: Path, out: Path) -> None:
+    """Raises ConfigError when `out` is `source` or lies in it: what is written would be among what is read."""
+    if out.resolve().is_relative_to(source.resolve()):
+        raise ConfigError(f"{out} lies in {source}, which is read; give a folder elsewhere")
+
+
+def claim(folder: Path, name: str, what: dict[str, Any], told: dict[str, Any] | None = None) -> None:
     """Makes the folder for `what`, or finds that it was made for just that.
+
+    Args:
+        told: written beside it for whoever looks; may be another the next time.
 
     Raises:
         ConfigError: it holds something else.
@@ -17,6 +26,8 @@ def claim(folder: Path, name: str, what: dict[str, Any]) -> None:
     marker = folder / name
     try:
         there = json.loads(marker.read_text(encoding="utf-8"))
+        if not isinstance(there, dict):
+            raise ValueError("no object")
     except FileNotFoundError:
         there = None
     except (OSError, ValueError) as error:
@@ -25,9 +36,9 @@ def claim(folder: Path, name: str, what: dict[str, Any]) -> None:
         if folder.exists() and (not folder.is_dir() or any(p.name != marker.name + ".new" for p in folder.iterdir())):
             raise ConfigError(f"{folder} is there already and is not a {name.removesuffix('.json')}; give a new folder")
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(marker, what)
+        write_json(marker, what | (told or {}))
         return
-    for key in what.keys() | there.keys():
+    for key in sorted(what.keys() | there.keys() - (told or {}).keys()):
         if there.get(key) != what.get(key):
             raise ConfigError(
                 f"{folder} was begun with {key} {there.get(key)!r}, and this command has {what.get(key)!r}; "

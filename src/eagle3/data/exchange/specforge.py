@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from eagle3.data.exchange.formats import Format, Source, Stored, require_shapes
-from eagle3.data.exchange.torch_files import load_dict, source
+from eagle3.data.exchange.torch_files import load_dict, require_intact, source
 from eagle3.errors import DataError
 
 KEYS = ("input_ids", "loss_mask", "hidden_state", "aux_hidden_state")
@@ -39,7 +39,7 @@ def open_folder(folder: Path) -> Source:
     if not files:
         packed = any(folder.rglob("*.ckpt.gz"))
         raise DataError(f"{folder}: no .ckpt files there." + (" Unpack them with `gunzip -r` first." if packed else ""))
-    return source(files, load)
+    return source(folder, files, load)
 
 
 def file_of(i: int) -> str:
@@ -47,4 +47,4 @@ def file_of(i: int) -> str:
     return f"rows_{first}-{first + GROUP}/data_{i}.ckpt"
 
 
-FORMAT = Format("specforge", "post", ("post",), open_folder, file_of, load, save)
+FORMAT = Format("specforge", "post", ("post",), open_folder, file_of, load, save, require_intact)

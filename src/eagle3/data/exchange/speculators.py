@@ -61,7 +61,8 @@ def open_folder(folder: Path) -> Source:
         row = rows[kept[k]]
         return np.asarray(row["input_ids"], np.int32), (np.asarray(row["loss_mask"]) != 0).astype(np.uint8)
 
-    return Source([states / f"hs_{i}.safetensors" for i in kept], kept, tokens, missing=len(rows) - len(kept))
+    files = [states / f"hs_{i}.safetensors" for i in kept]
+    return Source(folder, files, kept, tokens, len(rows) - len(kept), tables=sorted(folder.glob("*.arrow")))
 
 
 def finish(folder: Path, tokens: Iterator[Tokens], count: int) -> None:
@@ -88,5 +89,5 @@ def finish(folder: Path, tokens: Iterator[Tokens], count: int) -> None:
 
 
 FORMAT = Format(
-    "speculators", "pre", ("pre",), open_folder, lambda i: f"{FOLDER}/hs_{i}.safetensors", load, save, finish
+    "speculators", "pre", ("pre",), open_folder, lambda i: f"{FOLDER}/hs_{i}.safetensors", load, save, finish=finish
 )

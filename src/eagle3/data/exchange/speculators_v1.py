@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from eagle3.data.exchange.formats import Format, Source, Stored, require_shapes
-from eagle3.data.exchange.torch_files import load_dict, source
+from eagle3.data.exchange.torch_files import load_dict, require_intact, source
 from eagle3.errors import DataError
 
 KEYS = ("input_ids", "hidden_states", "loss_mask")
@@ -32,7 +32,9 @@ def open_folder(folder: Path) -> Source:
     files = [path for path in folder.rglob("*.pt") if path.name != "token_freq.pt"]
     if not files:
         raise DataError(f"{folder}: no data_<i>.pt there, as speculators up to 0.4 wrote them.")
-    return source(files, load)
+    return source(folder, files, load)
 
 
-FORMAT = Format("speculators-v1", "pre", ("pre", "post"), open_folder, lambda i: f"data_{i}.pt", load, save)
+FORMAT = Format(
+    "speculators-v1", "pre", ("pre", "post"), open_folder, lambda i: f"data_{i}.pt", load, save, require_intact
+)
