@@ -34,7 +34,8 @@ def _parser() -> argparse.ArgumentParser:
         "inspect",
         help="explain a run, dataset, drafter or other folder",
         description="Says what a folder is, how it was made, its figures, and what can be done with it next: a run, a "
-        "dataset of hidden states, prepared prompts, a training or an evaluation, a drafter, a checkpoint, a W&B run; "
+        "dataset of hidden states or an export of one, prepared prompts, a training or an evaluation, a drafter, a "
+        "checkpoint, a W&B run; "
         "and the command that makes it again.",
     )
     inspect.add_argument("path", type=Path, metavar="PATH")
@@ -45,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser(
         "verify",
         help="re-check every byte of a dataset or a drafter",
-        description="A dataset: checksums, coverage, boundaries and finiteness of every sequence. A drafter: names, "
+        description="A dataset: checksums, coverage, boundaries and finiteness of every sequence. An export of one: "
+        "that each file is there and whole; it says what an export can't tell. A drafter: names, "
         "shapes and configuration, as SGLang will read them. A run: its dataset and its drafter. Exit 1 with the "
         "first fault named.",
     )

@@ -1,7 +1,7 @@
 """`eagle3 export-data` and `eagle3 import-data`: hidden states in other projects' formats."""
 
 import argparse
-import sys
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +35,10 @@ def run_import(args: argparse.Namespace) -> int:
         job = Import(args.folder, FORMATS[args.format], args.boundaries, _target(args.target), args.final)
         manifest = import_data(args.folder, args.out, job, reporter)
     print(f"{args.out}: {manifest.sequences:,} sequences, {manifest.tokens:,} tokens")
-    print(f"train on it with dataset.path={args.out.resolve()}, and check it with `eagle3 verify {args.out}`")
+    print(
+        f"train on it with dataset.path={shlex.quote(str(args.out.resolve()))}, "
+        f"check it with `eagle3 verify {shlex.quote(str(args.out))}`"
+    )
     return EXIT_DONE
 
 
@@ -51,8 +54,5 @@ def _stage(name: str) -> Iterator[ConsoleReporter]:
     try:
         with reporter.stage(name):
             yield reporter
-    except KeyboardInterrupt:
-        print("what was finished is kept; the same command continues", file=sys.stderr)
-        raise
     finally:
         reporter.close()

@@ -12,13 +12,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from eagle3.commands.datasets import begun, dataset, exported, prepared
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import checkpoint, extract_snapshot, made_by
 from eagle3.commands.verify import target_of
 from eagle3.config.origin import read_origin
-from eagle3.data.manifest import quantisation_text
-from eagle3.errors import EXIT_DONE, ConfigError
-from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, lengths, proof_texts, read_json
+from eagle3.errors import EXIT_DONE, ConfigError, DataError
+from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, read_json
 from eagle3.tracking.units import duration, quantity, size
 
 _SIZES = {
@@ -40,6 +40,7 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
 
     Raises:
         ConfigError: there is nothing at the path that eagle3 knows, or no checkpoint to take a snapshot from.
+        DataError: a file there is not as eagle3 writes it.
     """
     kind = kind_of(path)
     if snapshot is not None:
@@ -49,8 +50,10 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
         return EXIT_DONE
     describe: dict[Kind, Callable[[Path], Facts]] = {
         Kind.RUN: _run,
-        Kind.DATASET: _dataset,
-        Kind.PREPARED: _prepared,
+        Kind.DATASET: dataset,
+        Kind.BEGUN: begun,
+        Kind.EXPORTED: exported,
+        Kind.PREPARED: prepared,
         Kind.TRAINING: _training,
         Kind.EVALUATION: _evaluation,
         Kind.DRAFTER: _drafter,
@@ -60,8 +63,14 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
     }
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     console.print(Text.assemble((str(path), "bold"), f": {kind}"))
-    for label, text in describe[kind](path):
-        console.print(Text.assemble((f"  {label:<14}", "dim"), text))
+    try:
+        for label, text in describe[kind](path):
+            console.print(Text.assemble((f"  {label:<14}", "dim"), text))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: a file there is not as eagle3 writes it ({type(error).__name__}: {error}). Restore what was "
+            "edited by hand, or remove the folder and make it again."
+        ) from error
     return EXIT_DONE
 
 
@@ -85,76 +94,8 @@ def _run(path: Path) -> Facts:
     if again := made.get("replay"):
         yield "repeats", f"{again.get('of')}: {again.get('outcome') or 'not finished'}"
     yield from made_by(read_origin(path), path)
-    yield from (("sync", f"wandb sync {folder}") for folder in sorted(path.glob("wandb/offline-run-*")))
-
-
-def _dataset(path: Path) -> Facts:
-    manifest = read_json(path / "manifest.json")
-    if not manifest:
-        yield "state", "manifest.json can't be read: restore it, or remove the folder and extract again"
-        return
-    target = manifest.get("target") or {}
-    yield "target", f"{target.get('name')}, from {target.get('source')}"
-    boundaries = ", ".join(map(str, manifest.get("boundaries", [])))
-    yield "states", f"boundaries {boundaries} (residual stream entering these layers), and final (after the last norm)"
-    yield "stored as", f"{manifest.get('dtype')}, {quantity(manifest.get('hidden_size', 0))} wide"
-    tokens, sequences = manifest.get("tokens", 0), manifest.get("sequences", 0)
-    shards = manifest.get("shards", [])
-    yield "holds", f"{quantity(sequences)} sequences, {quantity(tokens)} tokens, {size(manifest.get('bytes', 0))}"
-    yield "", f"in {len(shards)} shard{'' if len(shards) == 1 else 's'}"
-    planned = manifest.get("placement") or {}
-    if not manifest.get("complete"):
-        of = f" of {quantity(planned['sequences'])}" if "sequences" in planned else ""
-        yield "state", f"not complete: {quantity(sequences)}{of} sequences; the same command continues"
-    else:
-        yield "state", "complete"
-    for name, label in (("quarantined", "quarantined"), ("skipped", "skipped")):
-        if found := manifest.get(name):
-            yield label, _counted(found)
-    if made := read_json(path / "import.json"):
-        yield "made by", f"imported from {made.get('source')}, in the format {made.get('format')}"
-        yield "train", f"python run.py dataset.path={shlex.quote(str(path.resolve()))} ..."
-    else:
-        yield "made by", f"SGLang {manifest.get('sglang_version')}; plugin {str(manifest.get('plugin_sha256'))[:12]}"
-    if nccl := manifest.get("nccl_env"):
-        yield "NCCL", " ".join(f"{name}={value}" for name, value in nccl.items())
-    yield from (("proof", text) for text in proof_texts(manifest.get("proof") or {}))
-    if lost := manifest.get("quantisation"):
-        yield "8 bits", quantisation_text(lost)
-    yield "next", f"eagle3 verify {shlex.quote(str(path))}"
-
-
-def _counted(found: dict[str, Any]) -> str:
-    """{reason: n}, or {id: reason}, as `n x reason`."""
-    counts: dict[str, int] = {}
-    for name, value in found.items():
-        reason, count = (name, value) if isinstance(value, int) else (str(value), 1)
-        counts[reason] = counts.get(reason, 0) + count
-    return ", ".join(f"{count:,} x {reason}" for reason, count in counts.items()) or "none"
-
-
-def _prepared(path: Path) -> Facts:
-    made = read_json(path / "prepare.json")
-    counts = made.get("counts") or {}
-    yield "source", str(made.get("source"))
-    yield "target", f"{made.get('target')} (its tokenizer and chat template)"
-    yield "holds", f"{quantity(counts.get('kept', 0))} of {quantity(counts.get('conversations', 0))} conversations"
-    if counts.get("skipped"):
-        yield "left out", _counted(counts["skipped"])
-    yield "tokens", f"{quantity(made.get('tokens', 0))}, {quantity(made.get('response_tokens', 0))} in responses"
-    held = made.get("held_out") or {}
-    yield "held out", f"{quantity(held.get('sequences', 0))} conversations, {quantity(held.get('tokens', 0))} tokens"
-    if (path / "prompts.safetensors").is_file():
-        prompts, responses = lengths(path)
-        whole = prompts + responses
-        if len(whole):
-            middle, high = np.percentile(whole, [50, 95])
-            yield "lengths", f"median {middle:,.0f}, 95% at most {high:,.0f}, longest {whole.max():,} tokens"
-    for problem in (made.get("problems") or [])[:5]:
-        yield "problem", f"{problem.get('line')}: {problem.get('why')}"
-    if (path / "conversations.jsonl").is_file():
-        yield "answers", f"by the target itself: {path / 'conversations.jsonl'}"
-    yield "next", "it is extracted by the run that made it"
+    for folder in sorted(path.glob("wandb/offline-run-*")):
+        yield "sync", f"wandb sync {shlex.quote(str(folder))}"
 
 
 def _training(path: Path) -> Facts:

@@ -11,6 +11,8 @@ from eagle3.tracking.results import read_json
 class Kind(StrEnum):
     RUN = "a run"
     DATASET = "a dataset of hidden states"
+    BEGUN = "a dataset of hidden states that was only begun"
+    EXPORTED = "hidden states exported for another project"
     PREPARED = "prepared prompts"
     TRAINING = "a training"
     EVALUATION = "an evaluation"
@@ -36,6 +38,10 @@ def kind_of(path: Path) -> Kind:
         raise ConfigError(f"{path}: a file; give the folder that holds it")
     if (path / "manifest.json").is_file():
         return Kind.DATASET
+    if (path / "eagle3-export.json").is_file():
+        return Kind.EXPORTED
+    if (path / "import.json").is_file() or (path / "work" / "placement.json").is_file():
+        return Kind.BEGUN
     if (path / "prepare.json").is_file() or (path / "prompts.safetensors").is_file():
         return Kind.PREPARED
     if (path / "config.json").is_file() and _is_drafter(path):  # it has the snapshot of the run that made it

@@ -5,9 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from eagle3.commands.kinds import Kind, kind_of
+from eagle3.commands.origin import made_of
 from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError, Eagle3Error
 from eagle3.tracking.results import read_json
 
@@ -19,7 +29,8 @@ def run_verify(
     boundaries: list[int] | None = None,
     sglang_version: str | None = None,
 ) -> int:
-    """Verifies a dataset or a drafter, or both of a run. Faults go to standard output, progress to standard error.
+    """Verifies a dataset, an export of one, or a drafter; of a run, both. Faults go to standard output, progress to
+    standard error.
 
     Args:
         every: name all faults instead of the first.
@@ -34,9 +45,11 @@ def run_verify(
     faulty = False
     for kind, folder in _parts(path):
         count = 0
-        is_drafter = kind is Kind.DRAFTER
-        given = (target, boundaries, sglang_version)
-        for fault in _drafter_faults(folder, *given) if is_drafter else _dataset_faults(folder, target):
+        if kind is Kind.DRAFTER:
+            faults = _drafter_faults(folder, target, boundaries, sglang_version)
+        else:
+            faults = _export_faults(folder) if kind is Kind.EXPORTED else _dataset_faults(folder, target)
+        for fault in faults:
             print(f"{folder}: {fault}", flush=True)
             count += 1
             if not every:
@@ -49,8 +62,13 @@ def run_verify(
 
 def _parts(path: Path) -> list[tuple[Kind, Path]]:
     kind = kind_of(path)
-    if kind in (Kind.DATASET, Kind.DRAFTER):
+    if kind in (Kind.DATASET, Kind.DRAFTER, Kind.EXPORTED):
         return [(kind, path)]
+    if kind is Kind.BEGUN:
+        raise ConfigError(
+            f"{path}: {kind}. Its first shard is not finished, so there is nothing to verify; the same command "
+            "continues, and looks at what is there"
+        )
     parts: list[tuple[Kind, Path]] = []
     if kind is Kind.RUN:
         dataset = (read_json(path / "provenance.json").get("artifacts") or {}).get("extract")
@@ -73,16 +91,7 @@ def _dataset_faults(folder: Path, target: Path | None) -> Iterator[object]:
         info = read_info(target, trust_remote_code=True)
         if info.fingerprint != made_with.get("fingerprint"):
             yield f"{MANIFEST}: the dataset was made with {made_with.get('name')}, another model than {target}"
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-        transient=True,
-    )
-    with bar:
+    with _bar(DownloadColumn(binary_units=True), TransferSpeedColumn()) as bar:
         task = bar.add_task("reading", total=None)
         damaged = False
         for fault in verify(folder, lambda done, total: bar.update(task, completed=done, total=total)):
@@ -90,6 +99,25 @@ def _dataset_faults(folder: Path, target: Path | None) -> Iterator[object]:
                 damaged = True
                 _withdraw(folder)
             yield fault
+
+
+def _bar(*columns: ProgressColumn) -> Progress:
+    shown = (TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn())
+    return Progress(*shown, console=Console(file=sys.stderr), transient=True)
+
+
+def _export_faults(folder: Path) -> Iterator[str]:
+    from eagle3.data.exchange.checking import CHECKED, check_export, not_checked
+    from eagle3.data.exchange.exporting import MARKER
+
+    marker, faulty = read_json(folder / MARKER), False
+    with _bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task("files", total=None)
+        for fault in check_export(folder, marker, lambda done, total: bar.update(task, completed=done, total=total)):
+            faulty = True
+            yield fault
+    if not faulty:
+        print(f"checked: {CHECKED}\nnot checked: {not_checked(marker)}")
 
 
 def _withdraw(folder: Path) -> None:
@@ -144,7 +172,7 @@ def installed_version() -> str:
 def target_of(folder: Path) -> tuple[Path | None, str]:
     """(local folder of the target, prefix of its text model) from the run or training that a drafter lies in."""
     job = read_json(folder.absolute().parent / "job.json")
-    made = read_json(folder.absolute().parent / "provenance.json")
+    made = made_of(folder)
     path = job.get("target") or (made.get("target") or {}).get("path")
     prefix = job.get("text_prefix") or (made.get("target") or {}).get("text_prefix") or ""
     return (Path(path) if path and Path(path).is_dir() else None), prefix
