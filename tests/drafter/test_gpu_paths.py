@@ -23,6 +23,9 @@ TURNS = [
     [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
 ]
 ANSWERS = [[0, 0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1]]
+ONE_EACH = [[0, 0, 1], [1, 1, 1, 0, 0]]
+"""One query a document, for which FlashAttention has a path of its own."""
+ALL = pytest.mark.parametrize("masks", [TURNS, ANSWERS, ONE_EACH], ids=["gaps", "no-gaps", "one-each"])
 
 
 class FlashStandIn:
@@ -47,7 +50,7 @@ class FlashStandIn:
     def _flash_attention_forward(
         self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, key_starts: Tensor, *args: Any, scale: float
     ) -> tuple[Tensor, ...]:
-        assert args == (int(starts.diff().max()), int(key_starts.diff().max()), 0.0, True, False)
+        assert args == (max(int(starts.diff().max()), 2), int(key_starts.diff().max()), 0.0, True, False)
         out, lse = torch.full_like(q, float("nan")), q.new_empty(q.shape[1], len(q))
         for rows, cols, p, own in self._probabilities(q, k, starts, key_starts, scale, None):
             out[rows] = torch.einsum("hqk,khd->qhd", p, v[cols].repeat_interleave(q.shape[1] // k.shape[1], 1))
@@ -88,11 +91,11 @@ def gradients(case: Case, steps: int, **options: Any) -> list[Tensor]:
     return [found.loss_sum, *(p.grad.clone() for p in case.drafter.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("masks", [TURNS, ANSWERS], ids=["gaps", "no-gaps"])
+@ALL
 def test_spans_give_what_plain_products_give(masks: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(masks, seed=3)
     plan = Plan.of(case.batch, 4)
-    assert (plan.spans.place is None) == (masks is ANSWERS)
+    assert (plan.spans.place is None) == (masks is not TURNS)
     wanted = gradients(case, 4)
     monkeypatch.setattr(prefix, "_FLASH", FlashStandIn())
     monkeypatch.setattr(ttt, "prefix_of", lambda plan, like: prefix.Flash(plan.spans))
@@ -117,12 +120,12 @@ def test_compiled_functions_give_what_is_written_and_are_not_compiled_for_each_b
     for case, plain in zip(cases, wanted, strict=True):
         torch.testing.assert_close(gradients(case, 4), plain)
         counts.append(backend.frame_count)
-    assert len(compiled) == 6
+    assert len(compiled) == 8
     assert counts[-1] == counts[1], f"compiled anew for batches of other sizes: {counts}"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("masks", [TURNS, ANSWERS], ids=["gaps", "no-gaps"])
+@ALL
 def test_on_a_gpu_in_bfloat16_all_is_close_to_float64_on_the_cpu(masks: list[list[int]]) -> None:
     shape = {"hidden_size": 128, "target_hidden_size": 128, "head_dim": 64, "num_heads": 4, "num_kv_heads": 2}
     case = make_case(masks, seed=3, **shape)

@@ -38,7 +38,8 @@ class _Attend(torch.autograd.Function):
         out, lse, kept = prefix.forward(q, k0, v0, scale)
         if later:
             out, lse = _merge(q, torch.stack(later[::2]), torch.stack(later[1::2]), out, lse, scale)
-        out = out.to(q.dtype)
+        else:
+            out = out.to(q.dtype)
         ctx.prefix, ctx.scale = prefix, scale
         ctx.save_for_backward(out, lse, q, k0, v0, *later, *kept)
         ctx.later = len(later)
@@ -58,18 +59,34 @@ class _Attend(torch.autograd.Function):
         return None, None, d_q.to(q.dtype), d_k0.to(q.dtype), d_v0.to(q.dtype), *d_later
 
 
-@fused({0: (0,), 1: (0, 1), 2: (0, 1), 3: (0,), 4: (0,)})
 def _merge(q: Tensor, keys: Tensor, values: Tensor, out: Tensor, lse: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Adds one key and value of each of k steps, `[k, n, kv_heads, d]`, to `out [n, heads, d]` and `lse [n, heads]`."""
+    """Adds one key and value of each of k steps, `[k, n, kv_heads, d]`, to `out [n, heads, d]` and `lse [n, heads]`.
+
+    The result is in q's type. In two parts: compiled as one, weights times values would be written to memory.
+    """
+    diagonal, after = _diagonal_logits(q, keys, lse, scale)
+    return _mix(diagonal, values, out, lse, after), after
+
+
+@fused({0: (0,), 1: (0, 1), 2: (0,)})
+def _diagonal_logits(q: Tensor, keys: Tensor, lse: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Logits of the k keys at the same position, `[k, n, kv_heads, group]`, and the log-sum-exp with them."""
     _, n, kv, d = keys.shape
     grouped = (n, kv, q.shape[1] // kv)
     query = q.view(*grouped, d).to(lse.dtype) * scale
     diagonal = (query * keys[:, :, :, None].to(lse.dtype)).sum(-1)
-    before = lse.view(grouped)
-    after = torch.logaddexp(before, diagonal.logsumexp(0))
-    own = ((diagonal - after).exp()[..., None] * values[:, :, :, None].to(lse.dtype)).sum(0)
-    merged = out.view(*grouped, d) * (before - after).exp()[..., None] + own
-    return merged.view(q.shape), after.view(lse.shape)
+    after = torch.logaddexp(lse.view(grouped), diagonal.logsumexp(0))
+    return diagonal, after.view(lse.shape)
+
+
+@fused({0: (0, 1), 1: (0, 1), 2: (0,), 3: (0,), 4: (0,)})
+def _mix(diagonal: Tensor, values: Tensor, out: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """`out`, whose log-sum-exp was `before`, with the k values of these logits, when it is `after`."""
+    grouped = diagonal.shape[1:]
+    before, after = before.view(grouped), after.view(grouped)
+    own = ((diagonal - after).exp()[..., None] * values[:, :, :, None].to(after.dtype)).sum(0)
+    merged = out.view(own.shape) * (before - after).exp()[..., None] + own
+    return merged.view(out.shape).to(values.dtype)
 
 
 @fused({0: (0,), 1: (0, 1), 2: (0, 1), 3: (0,), 4: (0,), 5: (0,), 6: (0,)})
@@ -88,4 +105,4 @@ def _diagonal_gradients(
     d_query = d_q.view(*grouped, d) + (d_logit[..., None] * key).sum(0) * scale
     d_keys = (d_logit[..., None] * query).sum(3).to(q.dtype)
     d_values = (weight[..., None] * wide_grad).sum(3).to(q.dtype)
-    return d_query.view(q.shape), d_keys, d_values
+    return d_query.view(q.shape).to(q.dtype), d_keys, d_values

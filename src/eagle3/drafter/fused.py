@@ -25,7 +25,7 @@ def fused(varying: Mapping[int, tuple[int, ...]]) -> Callable[[F], F]:
             if not _pays(args[0]):
                 return function(*args)
             for number, dimensions in varying.items():
-                for dimension in dimensions:
+                for dimension in dimensions if args[number] is not None else ():
                     torch._dynamo.maybe_mark_dynamic(args[number], dimension)
             return _compiled(function)(*args)
 

@@ -67,33 +67,46 @@ class _HeadLoss(torch.autograd.Function):
             end = min(first + together, m)
             for start in range(first, end, chunk):
                 part = slice(start, min(start + chunk, end))
-                scored = _score(x[part] @ narrow.t(), p, rows[part], weight[part], kind)
-                losses[part], top[part] = scored[:2]
-                if d_logits is not None:
-                    d_logits[start - first : part.stop - first] = scored[2]
+                written = None if d_logits is None else d_logits[start - first : part.stop - first]
+                losses[part], top[part] = _score(x[part] @ narrow.t(), p, rows[part], weight[part], kind, written)
             if d_logits is not None and d_head is not None:
                 block = d_logits[: end - first]
-                d_head += block.t() @ x[first:end]
+                _add_product(d_head, block.t(), x[first:end])
                 torch.mm(block, narrow, out=x[first:end])
-        ctx.save_for_backward(x if wanted else None, d_head)
+        # Not saved as tensors: they are scaled in place, and d_head becomes the parameter's gradient without a copy.
+        ctx.gradients = (x, d_head)
         ctx.mark_non_differentiable(losses, top)
         return (losses * weight).sum(), losses, top
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        d_x, d_head = ctx.saved_tensors
-        return d_x * grads[0].to(d_x.dtype), d_head * grads[0].to(d_head.dtype), None, None, None, None
+        if ctx.gradients is None:
+            raise RuntimeError("head_loss: a second backward; the gradients were scaled in place by the first")
+        (d_x, d_head), ctx.gradients = ctx.gradients, None
+        return d_x.mul_(grads[0].to(d_x.dtype)), d_head.mul_(grads[0].to(d_head.dtype)), None, None, None, None
 
 
-@fused({0: (0,), 1: (0,), 2: (0,), 3: (0,)})
-def _score(product: Tensor, p: Tensor, rows: Tensor, weight: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses `[c]`, first choices `[c]` and weighted gradients `[c, D]` of logits `product [c, D]`.
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """`total += a @ b`; on a GPU without a product in the factors' narrower type between."""
+    if total.is_cuda and total.dtype != a.dtype:
+        torch.addmm(total, a, b, total.dtype, out=total)
+    else:
+        total += a @ b
+
+
+@fused({0: (0,), 1: (0,), 2: (0,), 3: (0,), 5: (0,)})
+def _score(
+    product: Tensor, p: Tensor, rows: Tensor, weight: Tensor, kind: str, written: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Losses `[c]` and first choices `[c]` of logits `product [c, D]`; their weighted gradient is left in `written`.
 
     `p [P, D]` are all targets' probabilities, `rows [c]` which of them; `weight [c]` sets the type of the arithmetic.
     """
     top = product.argmax(-1)  # first: what follows overwrites the product, unless it is narrow
     losses, grad = _loss_and_gradient(product.to(weight.dtype), p[rows].to(weight.dtype), kind)
-    return losses, top, grad.mul_(weight[:, None]).to(product.dtype)
+    if written is not None:
+        written.copy_(grad.mul_(weight[:, None]))
+    return losses, top
 
 
 def _loss_and_gradient(logits: Tensor, p: Tensor, kind: str) -> tuple[Tensor, Tensor]:

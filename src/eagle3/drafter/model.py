@@ -154,15 +154,15 @@ class Weights:
     def of(drafter: Drafter, dtype: torch.dtype) -> "Weights":
         layer, shape = drafter.midlayer, drafter.shape
         attn, mlp = layer.self_attn, layer.mlp
-        qkv = torch.cat((attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight))
-        embed, hidden = qkv.split(shape.hidden_size, dim=1)
+        halves = [x.weight.split(shape.hidden_size, dim=1) for x in (attn.q_proj, attn.k_proj, attn.v_proj)]
+        embed = torch.cat([half for half, _ in halves])
         return Weights(
             shape=shape,
             fc=None if drafter.fc is None else drafter.fc.weight.to(dtype),
             fc_norm=[norm.get_parameter("weight") for norm in drafter.fc_norm or ()],
             embed_proj=None if drafter.embed_proj is None else drafter.embed_proj.weight.to(dtype),
             qkv_embed=(embed * layer.input_layernorm.weight).to(dtype),
-            qkv_hidden=hidden.to(dtype),
+            qkv_hidden=torch.cat([half.to(dtype) for _, half in halves]),
             hidden_norm=layer.hidden_norm.weight,
             o=attn.o_proj.weight.to(dtype),
             o_bias=None if attn.o_proj.bias is None else attn.o_proj.bias.to(dtype),

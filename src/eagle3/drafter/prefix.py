@@ -83,7 +83,8 @@ class Flash:
 
     def _lengths(self) -> tuple[Tensor, Tensor, int, int]:
         spans = self.spans
-        return spans.starts, spans.key_starts, spans.longest, spans.longest_keys
+        # At least 2: for one query a document it has a kernel of its own, which lays the log-sum-exp out otherwise.
+        return spans.starts, spans.key_starts, max(spans.longest, 2), spans.longest_keys
 
     def _spread(self, rows: Tensor) -> Tensor:
         """Rows of the active positions as rows of spans, the others 0."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eagle3.drafter.attention import attend
 from eagle3.drafter.batch import Batch
+from eagle3.drafter.fused import fused
 from eagle3.drafter.losses import head_loss
 from eagle3.drafter.model import Drafter, Weights
 from eagle3.drafter.plan import Plan
@@ -148,7 +149,7 @@ class _Target:
         p = final.new_empty((final.shape[0], draft_head.shape[0]), dtype=dtype)
         for start in range(0, final.shape[0], TARGET_CHUNK):
             part = slice(start, start + TARGET_CHUNK)
-            p[part] = _logits(final[part], draft_head, dtype).softmax(-1)
+            _softmax(_logits(final[part], draft_head, dtype), p[part])
         return _Target(p=p, top=top, known=draft_ids[place] == top)
 
 
@@ -157,6 +158,12 @@ def _logits(final: Tensor, head: Tensor, dtype: torch.dtype) -> Tensor:
     if final.is_cuda and dtype != _wide(dtype):
         return torch.mm(final.to(dtype), head.to(dtype).t(), out_dtype=torch.float32)
     return final.to(_wide(dtype)) @ head.to(_wide(dtype)).t()
+
+
+@fused({0: (0,), 1: (0,)})
+def _softmax(logits: Tensor, written: Tensor) -> None:
+    """Leaves the softmax of `logits [c, D]` in `written [c, D]`."""
+    written.copy_(logits.softmax(-1))
 
 
 def step_states(
