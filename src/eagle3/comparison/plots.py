@@ -80,7 +80,7 @@ def _accept_length(comparison: Comparison) -> Any:
         axes.annotate("best" if variant is comparison.best else _short(verdict), color=colour, **place)
     axes.set_yticks(at, [_label(variant.label) for variant, *_ in shown])
     axes.set_ylim(-0.6, len(shown) - 0.4)
-    figure.suptitle("Accept length, and how far behind the best", **TITLE)
+    figure.suptitle("Accept length", **TITLE)
     axes.set(xlabel="tokens a verification; ± one standard deviation, each seed a stroke")
     return figure
 
@@ -88,7 +88,7 @@ def _accept_length(comparison: Comparison) -> Any:
 def _short(verdict: Verdict | str) -> str:
     if isinstance(verdict, str):
         return "not compared"
-    return f"-{verdict.difference:.3f}" if verdict.exceeds else "tie"
+    return f"{verdict.difference:.3f} behind" if verdict.exceeds else "tie"
 
 
 def _acceptance(comparison: Comparison) -> Any:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -91,8 +92,9 @@ def end_sweep(code: int) -> int:
         return code
     if _current.lock is None:
         (_current.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's; a plan leaves nothing
-        if _current.folder.is_dir() and not any(_current.folder.iterdir()):
-            _current.folder.rmdir()
+        for folder in (_current.folder, _current.folder.parent):
+            with suppress(OSError):  # there was something before
+                folder.rmdir()
         return code
     if code == EXIT_INTERRUPTED:
         stop_elsewhere(_current.folder, read_records(_current.folder))
