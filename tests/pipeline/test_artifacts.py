@@ -1,5 +1,7 @@
 """Fingerprints, locks, and what a folder says of itself."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import sys
@@ -108,3 +110,15 @@ def test_a_killed_owners_child_is_waited_for(tmp_path: Path) -> None:
     (note,) = notes.notes
     assert note.startswith(f"another run is making {tmp_path}; waiting for it (process ")
     assert held() == ()
+
+
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flock as an NFS client without its lock service answers: there is none here, so the answer is made up."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    says = r"LOCK: this disk has no file locks \(No locks available\)"
+    with pytest.raises(Eagle3Error, match=says), locked(tmp_path, Notes()):
+        pass

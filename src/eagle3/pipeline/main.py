@@ -27,6 +27,8 @@ from eagle3.pipeline.sweep import end_sweep, sweeping
 from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
 from eagle3.pipeline.sweep_table import Record
 
+_LAUNCHERS = ("submitit", "ray")
+"""Packages whose errors tell of a job that was killed, not of a mistake in this code."""
 _signals = 0
 _failures: list[Eagle3Error] = []
 
@@ -88,10 +90,14 @@ def _guarded(job: Callable[[], None]) -> int:
         remedy = "runs are written to paths.runs, artifacts to paths.artifacts: give folders that can be written"
         print(f"error: {where}{error.strerror or error}; {remedy}", file=sys.stderr)
         return EXIT_FAILED
-    except Exception:
+    except Exception as error:
         if not sweeping():
             raise
-        traceback.print_exc()  # most likely a launcher that lost a job: what is known of all is still to be said
+        if type(error).__module__.split(".")[0] in _LAUNCHERS:
+            what = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            print(f"error: the launcher lost a job ({what}); the same command goes on", file=sys.stderr)
+        else:
+            traceback.print_exc()  # and what is known of all jobs is still to be said
         return EXIT_FAILED
 
 

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from eagle3.config.schema import TargetConfig
 from eagle3.config.validate import default_boundaries
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
-from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere
+from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
 
 LOCK = "LOCK"
@@ -96,8 +96,7 @@ def end_sweep(code: int) -> int:
             with suppress(OSError):  # there was something before
                 folder.rmdir()
         return code
-    if code == EXIT_INTERRUPTED:
-        stop_elsewhere(_current.folder, read_records(_current.folder))
+    (stop_elsewhere if code == EXIT_INTERRUPTED else wait_elsewhere)(_current.folder)
     records = read_records(_current.folder)
     settle(_current.folder, records, interrupted=code == EXIT_INTERRUPTED)
     write_tables(_current.folder, records)

@@ -4,6 +4,7 @@ So no job inherits another's environment, CUDA context, NCCL settings or W&B run
 wherever: the sweep and its jobs know of each other by the sweep's folder alone.
 """
 
+import math
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from eagle3.config.snapshot import resolved_yaml, write_snapshot
 from eagle3.errors import EXIT_INTERRUPTED, Eagle3Error
 from eagle3.pipeline.artifacts import DONE, held, is_locked, locked, read_json
 from eagle3.pipeline.devices import Taken, taken
-from eagle3.pipeline.sweep_table import Record, varied_in
+from eagle3.pipeline.sweep_table import Record, read_records, varied_in
 from eagle3.tracking.console import ConsoleReporter
 
 LOG = "job.log"
@@ -91,16 +92,28 @@ def _watch(run_dir: Path, record: Record, device: Taken) -> None:
     record.end(run_dir, "done", seconds)
 
 
-def stop_elsewhere(sweep: Path, records: list[Record]) -> None:
+def stop_elsewhere(sweep: Path) -> None:
     """Stops the jobs that a launcher runs in other processes or on other machines, and waits for them."""
     (sweep / STOP).touch()
-    left = [record.number for record in records if record.status == "running"]
-    if left:
-        print(f"stopping job {', '.join(map(str, left))}", file=sys.stderr)
-    deadline = time.monotonic() + STOP_S
-    while left and time.monotonic() < deadline:
+    _wait_for_running(sweep, "stopping", STOP_S)
+
+
+def wait_elsewhere(sweep: Path) -> None:
+    """Until those jobs have ended: a launcher that lost one does not wait for the others."""
+    _wait_for_running(sweep, "waiting for", math.inf)
+
+
+def _wait_for_running(sweep: Path, doing: str, longest_s: float) -> None:
+    began, said = time.monotonic(), False
+    while time.monotonic() - began < longest_s:
+        running = [record.number for record in read_records(sweep) if record.status == "running"]
+        running = [number for number in running if is_locked(sweep / str(number))]
+        if not running:
+            return
+        if not said:
+            print(f"{doing} job {', '.join(map(str, running))}", file=sys.stderr)
+        said = True
         time.sleep(POLL_S)
-        left = [number for number in left if is_locked(sweep / str(number))]
 
 
 def settle(sweep: Path, records: list[Record], interrupted: bool) -> None:
