@@ -34,7 +34,7 @@ from eagle3.config.load import PROJECT
 from eagle3.data.json_file import write_json
 from eagle3.evaluation.agreement import agreement
 from eagle3.server.arguments import installed
-from eagle3.tracking.results import read_json
+from eagle3.tracking.results import Stage, read_json
 from prompts import write_prompts
 
 CHAINED = "s3k1d4"
@@ -86,8 +86,9 @@ class Way:
     def prepare(self) -> dict[str, Any]:
         found = self.run("prepare", "until=prepare", "evaluate=simulated")
         folder = Path(read_json(self.out / "runs" / "prepare" / "provenance.json")["artifacts"]["prepare"])
-        rows = [json.loads(line)["values"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        generated = {name: value for row in rows for name, value in row.items() if "generated" in name}
+        wanted = ("prepare/answers", "prepare/generated_tokens", "prepare/generated_tokens_per_s")
+        series = {name: Stage(folder).series(name, over="minutes") for name in wanted}
+        generated = {name: one.y[-1] for name, one in series.items() if one}
         return generated | {name: found[name] for name in ("prepare/tokens", "prepare/response_tokens")}
 
     def extract(self) -> dict[str, Any]:
@@ -117,8 +118,7 @@ class Way:
         """Each point is a training of its own, its learning rate down to zero at its end."""
         whole = read_json(self.out / "runs" / "train" / "report" / "summary.json")
         steps, points = int(whole["train/steps"]), list[list[float]]()
-        for share in sorted(self.shares):
-            wanted = max(round(steps * share), 1)
+        for wanted in sorted({max(round(steps * share), 1) for share in self.shares}):
             found = self.run(f"curve-{wanted}", "evaluate=simulated", f"trainer.max_steps={wanted}")
             points.append([found["train/tokens"], found["eval/accept_length"]])
             print(f"{points[-1][0]:>12,.0f} tokens: accept length {points[-1][1]:.3f}", flush=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eagle3.errors import Eagle3Error
-from eagle3.pipeline.artifacts import Artifact, fingerprint, held, locked, read_json
+from eagle3.pipeline.artifacts import Artifact, copy_folder, fingerprint, held, locked, read_json
 from eagle3.server.process import ChildTree
 
 
@@ -42,6 +42,18 @@ def test_done_only_after_finish(tmp_path: Path) -> None:
     assert read_json(artifact.folder / "inputs.json") == {"a": 1}
     artifact.finish()
     assert artifact.done
+
+
+def test_a_run_folder_that_is_used_again(tmp_path: Path) -> None:
+    """Its drafter is a link to an artifact's: another one takes its place, and the artifact stays what it was."""
+    for name in ("one", "two"):
+        (tmp_path / name / "snapshot").mkdir(parents=True)
+        (tmp_path / name / "weights").write_text(name)
+        (tmp_path / name / "snapshot" / "file").write_text(name)
+    for name in ("one", "one", "two"):
+        copy_folder(tmp_path / name, tmp_path / "run")
+        assert (tmp_path / "run" / "weights").read_text() == name
+    assert (tmp_path / "one" / "weights").read_text() == (tmp_path / "one" / "snapshot" / "file").read_text() == "one"
 
 
 def test_an_unwritable_place_is_named(tmp_path: Path) -> None:

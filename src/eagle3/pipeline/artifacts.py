@@ -140,13 +140,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def copy_folder(source: Path, destination: Path) -> None:
-    """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice."""
+    """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice.
+
+    What is there already is replaced, never written into: it may be a link to another artifact's file.
+    """
     destination.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
+        copy = destination / path.name
         if path.is_dir():
-            copy_folder(path, destination / path.name)
+            copy_folder(path, copy)
             continue
+        copy.unlink(missing_ok=True)
         try:
-            os.link(path, destination / path.name)
+            os.link(path, copy)
         except OSError:
-            shutil.copy2(path, destination / path.name)
+            shutil.copy2(path, copy)
