@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_run import leftovers
+from tests.e2e.chat_model import write_chat_model, write_conversations
+from tests.e2e.test_run import leftovers, overrides
 from tests.peers import peer_path
-from tests.pipeline.imported_runs import overrides, write_place
 
 from eagle3.config import PROJECT
 
 RAY = [
     "hydra/launcher=ray_cluster",
-    "hydra.launcher.ray.init.address=null",
+    "hydra.launcher.ray.init.address=local",
     "+hydra.launcher.ray.init.num_gpus=1",  # of this name only: Ray counts them, and no job here needs one
     "hydra.launcher.ray.remote.num_cpus=1",
     "+hydra.launcher.ray.init.include_dashboard=false",
@@ -32,9 +32,8 @@ def start(place: Path, *arguments: str, path: Path | None = None) -> subprocess.
     paths = [str(path)] if path else []
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([*paths, str(PROJECT / "src"), environment.get("PYTHONPATH", "")])
-    kept = [item for item in overrides(place) if not item.startswith("trainer.epochs")]
-    small = ["trainer.epochs=40", "until=train", "tracking=disabled", "seed=0,1"]
-    command = [sys.executable, str(PROJECT / "run.py"), "-m", *kept, *small, *arguments]
+    small = ["until=prepare", "tracking=disabled", "dataset.seed=0,1"]
+    command = [sys.executable, str(PROJECT / "run.py"), "-m", *overrides(place), *small, *arguments]
     return subprocess.Popen(
         command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -42,26 +41,27 @@ def start(place: Path, *arguments: str, path: Path | None = None) -> subprocess.
 
 @pytest.mark.parametrize("launcher", ["submitit", "ray"])
 def test_two_jobs_one_at_a_time_and_stopped_and_continued(tmp_path: Path, launcher: str) -> None:
-    path = None
-    given = RAY
+    path, given = None, RAY
     if launcher == "submitit":
         path = peer_path("hydra-submitit-launcher", "1.2.0")
         given = ["hydra/launcher=local", f"sweep.devices=[test-{os.getpid()}]"]
     elif importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install hydra-ray-launcher")
-    write_place(tmp_path)
+    write_chat_model(tmp_path / "model")
+    write_conversations(tmp_path / "chat.jsonl", 20)
     process = start(tmp_path, *given, path=path)
     assert process.stdout is not None
-    while not (begun := list((tmp_path / "artifacts" / "train").glob("*/metrics.jsonl"))):
+    folder = tmp_path / "runs" / "tiny"
+    while not (begun := list(folder.glob("sweep_*/*/job.json"))):
         assert process.poll() is None, process.stdout.read()
-        time.sleep(0.1)
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 130, output
     assert len(begun) == 1
     assert not leftovers(tmp_path)
-    (sweep,) = (tmp_path / "runs" / "tiny").glob("sweep_*")
-    assert sorted(_statuses(sweep)) in (["interrupted"], ["interrupted", "not run"]), output
+    (sweep,) = folder.iterdir()
+    assert _statuses(sweep) == ["interrupted"], output
 
     process = start(tmp_path, *given, path=path)
     output, _ = process.communicate(timeout=300)
@@ -71,7 +71,6 @@ def test_two_jobs_one_at_a_time_and_stopped_and_continued(tmp_path: Path, launch
     times = [[(sweep / job / name).stat().st_mtime for name in ("config.yaml", "DONE")] for job in "01"]
     first, second = sorted(times)
     assert first[1] < second[0], "both ran at once"
-    assert "comparison: " in output
 
 
 def _statuses(sweep: Path) -> list[str]:

@@ -81,15 +81,15 @@ def _watch(run_dir: Path, record: Record, device: Taken) -> None:
     except KeyboardInterrupt:
         record.end(run_dir, "interrupted", time.monotonic() - began)
         raise
-    seconds = time.monotonic() - began
-    if code == EXIT_INTERRUPTED:
+    seconds, stopped = time.monotonic() - began, (run_dir.parent / STOP).exists()
+    if code == 0 and (run_dir / DONE).is_file():
+        record.end(run_dir, "done", seconds)
+    elif stopped or code == EXIT_INTERRUPTED:
         record.end(run_dir, "interrupted", seconds)
-        if (run_dir.parent / STOP).exists():
-            return
-        raise KeyboardInterrupt  # someone stopped the job itself
-    if code != 0 or not (run_dir / DONE).is_file():
+        if not stopped:  # someone stopped the job itself
+            raise KeyboardInterrupt
+    else:
         raise JobFailedError(_cause(code, tail), seconds)
-    record.end(run_dir, "done", seconds)
 
 
 def stop_elsewhere(sweep: Path) -> None:
