@@ -115,6 +115,10 @@ SYMBOLS = (
     Symbol("srt/plugins/__init__.py", members=("load_plugins",), uses=("sglang.srt.plugins",), since="0.5.11"),
     Symbol("srt/managers/scheduler.py", members=("run_scheduler_process",)),
     Symbol("srt/managers/scheduler.py", uses=("load_plugins",), since="0.5.11"),
+    # evaluation/load.py: what a reply says of its drafts
+    Symbol("srt/managers/tokenizer_manager.py", uses=("spec_verify_ct",)),
+    Symbol("srt/managers/tokenizer_manager.py", uses=("spec_accept_histogram",), until="0.5.11"),
+    Symbol("srt/managers/tokenizer_manager.py", uses=("spec_correct_drafts_histogram",), since="0.5.12"),
     # server/launch.py: asks for it once the server is ready
     Symbol("srt/entrypoints/http_server.py", uses=("/freeze_gc",)),
     # launch.py

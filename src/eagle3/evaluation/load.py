@@ -105,7 +105,7 @@ def _reply(prompt: Prompt, done: Completion, seconds: float) -> Reply:
     if done.finish_reason not in ("stop", "length"):
         raise ServerError(f"the server ended an answer with {done.finish_reason!r}: {done.meta}")
     meta = done.meta
-    # Up to 0.5.12 the histogram has another name.
+    # Up to 0.5.11 the histogram has another name.
     histogram = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram") or []
     return Reply(prompt.set, prompt.key, done.output_ids, seconds, int(meta.get("spec_verify_ct", 0)), list(histogram))
 
