@@ -6,6 +6,7 @@ Slurm's launcher by its local executor, which differs from it in nothing but sba
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,9 +78,19 @@ def _statuses(sweep: Path) -> list[str]:
     return [json.loads(path.read_text())["status"] for path in sorted(sweep.glob("[01]/job.json"))]
 
 
-def test_all_at_once_on_no_devices_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "code", "says"),
+    [
+        ("local", 2, "error: sweep.devices: this launcher starts all jobs at once"),
+        ("slurm", 1, 'error: the launcher gave up: RuntimeError: Could not detect "srun"'),
+    ],
+)
+def test_what_a_launcher_lacks_is_said(tmp_path: Path, launcher: str, code: int, says: str) -> None:
+    if launcher == "slurm" and shutil.which("srun"):
+        pytest.skip("this machine has Slurm")
     (tmp_path / "model").mkdir()
-    process = start(tmp_path, "hydra/launcher=local", path=peer_path("hydra-submitit-launcher", "1.2.0"))
+    process = start(tmp_path, f"hydra/launcher={launcher}", path=peer_path("hydra-submitit-launcher", "1.2.0"))
     output, _ = process.communicate(timeout=100)
-    assert process.returncode == 2, output
-    assert "error: sweep.devices: this launcher starts all jobs at once" in output
+    assert process.returncode == code, output
+    assert says in output
+    assert "Traceback" not in output

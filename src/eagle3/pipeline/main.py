@@ -27,8 +27,9 @@ from eagle3.pipeline.sweep import end_sweep, sweeping
 from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
 from eagle3.pipeline.sweep_table import Record
 
-_LAUNCHERS = ("submitit", "ray")
-"""Packages whose errors tell of a job that was killed, not of a mistake in this code."""
+_LAUNCHERS = ("submitit", "ray", "hydra_plugins")
+"""Packages whose errors tell of a job that was killed, or of no cluster, not of a mistake in this code."""
+_LONGEST_ERROR = 2000
 _signals = 0
 _failures: list[Eagle3Error] = []
 
@@ -93,12 +94,20 @@ def _guarded(job: Callable[[], None]) -> int:
     except Exception as error:
         if not sweeping():
             raise
-        if type(error).__module__.split(".")[0] in _LAUNCHERS:
-            what = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-            print(f"error: the launcher lost a job ({what}); the same command goes on", file=sys.stderr)
+        if _raised_in(error) in _LAUNCHERS:
+            told = f"{type(error).__name__}: {str(error).strip()[:_LONGEST_ERROR]}"
+            print(
+                f"error: the launcher gave up: {told}\nthe same command goes on with what is missing", file=sys.stderr
+            )
         else:
             traceback.print_exc()  # and what is known of all jobs is still to be said
         return EXIT_FAILED
+
+
+def _raised_in(error: Exception) -> str:
+    """The package whose code raised it."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).split(".")[0]
 
 
 def run_job(cfg: DictConfig) -> None:
