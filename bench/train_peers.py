@@ -24,6 +24,12 @@ from eagle3.drafter.shape import DrafterShape
 LLAMA = DrafterShape(4096, 14336, 32, 8, 128, 4096, 3, 128256, 32000, 500000.0, 131072)
 
 
+def made(shape: DrafterShape, device: torch.device | str) -> Drafter:
+    """A random drafter, made on a device: there its weights take no time."""
+    with torch.device(device):
+        return Drafter(shape)
+
+
 def run(
     peer: str,
     shape: DrafterShape,
@@ -44,7 +50,7 @@ def run(
         tokens: most tokens a step, a peer's padding counted.
         options: of the peer's trainer, such as compact=True or attention="sdpa".
     """
-    drafter = Drafter(shape)
+    drafter = made(shape, device).cpu()
     trainer: Trainer
     if peer == "specforge":
         trainer = SpecForgeTrainer(drafter, target, ttt_steps, device=device, **options)
@@ -71,7 +77,7 @@ def main() -> None:
 
     full = args.lengths == "full"
     lengths = [2048] * (args.tokens // 2048) if full else real_lengths(args.steps * args.tokens)
-    target = random_target(LLAMA, torch.bfloat16)
+    target = random_target(LLAMA, torch.bfloat16, made_on="cuda")
     documents = random_documents(LLAMA, target, lengths, answers=1.0, dtype=torch.bfloat16)
     options: dict[str, Any] = {"compact": True} if args.compact else {}
     found = run(

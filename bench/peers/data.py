@@ -44,12 +44,20 @@ class Target:
     """[D] int64, ascending."""
 
 
-def random_target(shape: DrafterShape, dtype: torch.dtype, seed: int = 0) -> Target:
+def random_target(
+    shape: DrafterShape, dtype: torch.dtype, seed: int = 0, made_on: torch.device | str = "cpu"
+) -> Target:
+    """On the CPU; `made_on` a GPU the large tables take no time."""
     generator = torch.Generator().manual_seed(seed)
+    there = torch.Generator(made_on).manual_seed(seed + 1)
     size = (shape.vocab_size, shape.target_hidden_size)
+
+    def table() -> Tensor:
+        return torch.randn(size, generator=there, device=made_on, dtype=dtype).cpu()
+
     return Target(
-        embedding=torch.randn(size, generator=generator).to(dtype),
-        head=torch.randn(size, generator=generator).to(dtype) / shape.target_hidden_size**0.5,
+        embedding=table(),
+        head=table() / shape.target_hidden_size**0.5,
         norm=(1 + 0.2 * torch.randn(shape.target_hidden_size, generator=generator)).to(dtype),
         draft_ids=torch.randperm(shape.vocab_size, generator=generator)[: shape.draft_vocab_size].sort().values,
     )

@@ -3,11 +3,12 @@
 The one place that follows `run_ttt`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from bench.peers.data import Document, Target, pack
+from bench.peers.measure import unmarked
 from torch import Tensor
 
 from eagle3.config.schema import OptimConfig
@@ -80,10 +81,10 @@ class OurTrainer:
             self._known[key] = TrainBatch(batch, plan, plan.counts, len(batch.input_ids), work)
         return self._known[key].to(self.device)
 
-    def step(self, batch: TrainBatch) -> None:
-        """One optimiser step."""
+    def forward(self, batch: TrainBatch) -> TttResult:
+        """Its `loss` has the gradient."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            found = run_ttt(
+            return run_ttt(
                 self.drafter,
                 batch.batch,
                 self.embedding,
@@ -93,7 +94,14 @@ class OurTrainer:
                 plan=batch.plan,
                 weights=step_weights(self.decay, batch.step_counts),
             )
+
+    def step(self, batch: TrainBatch, mark: Callable[[str], None] = unmarked) -> None:
+        """One optimiser step."""
+        found = self.forward(batch)
+        mark("forward")
         found.loss.backward()
+        mark("backward")
         torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.optim.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        mark("optimiser")

@@ -10,7 +10,7 @@ which one GPU does not need. On a CPU its loss kernel (Triton) cannot run: there
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from bench.peers import stand_ins
 from bench.peers.data import Document, Target
 from bench.peers.llama import llama_config
+from bench.peers.measure import unmarked
 from torch import Tensor
 
 from eagle3.drafter.model import Drafter
@@ -122,10 +123,14 @@ class SpecForgeTrainer:
         """Its StepOutput: `loss` with the gradient, `metrics` with lists by step."""
         return self.strategy.forward_loss(batch)
 
-    def step(self, batch: Any) -> None:
+    def step(self, batch: Any, mark: Callable[[str], None] = unmarked) -> None:
         """One optimiser step."""
-        self.forward(batch).loss.backward()
+        loss = self.forward(batch).loss
+        mark("forward")
+        loss.backward()
+        mark("backward")
         self.optimizer.step()
+        mark("optimiser")
 
     def gradients(self) -> dict[str, Tensor]:
         """By our names, which are also its own."""

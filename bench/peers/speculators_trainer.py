@@ -8,7 +8,7 @@ which it has no option for.
 # pyright: reportMissingImports=false
 # The peer is in a folder of its own, no dependency of ours.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from bench.peers import stand_ins
 from bench.peers.data import Document, Target
 from bench.peers.llama import llama_config
+from bench.peers.measure import unmarked
 from torch import Tensor
 
 from eagle3.drafter.model import Drafter
@@ -31,6 +32,7 @@ class SpeculatorsTrainer:
         attention: simple_flex_attention (its default), sdpa or eager.
         loss: kl_div (its default), nla, ...
         rows: length of its packed row; null is just what the documents need.
+        kernels: its `loss_implementation`, fused (its default) or eager; null is eager on a CPU, which has no other.
         config: more keys of its Eagle3SpeculatorConfig.
     """
 
@@ -50,6 +52,7 @@ class SpeculatorsTrainer:
         loss: str = "kl_div",
         rows: int | None = None,
         train_head: bool = True,
+        kernels: str | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
         stand_ins.provide()
@@ -64,7 +67,7 @@ class SpeculatorsTrainer:
         self._load(drafter, target)
         self.model.lm_head.weight.requires_grad_(train_head)
         self.model.to(self.device)
-        kernels = "eager" if self.device.type == "cpu" else "fused"
+        kernels = kernels or ("eager" if self.device.type == "cpu" else "fused")
         self.call, _ = Eagle3DraftModel.get_trainer_kwargs(
             ttt_steps=steps, ttt_step_loss_decay=decay, loss_fn=loss, loss_implementation=kernels
         )
@@ -117,15 +120,18 @@ class SpeculatorsTrainer:
             _tokens, loss, metrics = self.model(**batch, **self.call)
         return loss, metrics
 
-    def step(self, batch: dict[str, Any]) -> None:
+    def step(self, batch: dict[str, Any], mark: Callable[[str], None] = unmarked) -> None:
         """One optimiser step."""
         loss, _metrics = self.forward(batch)
+        mark("forward")
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()
+        mark("backward")
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
+        mark("optimiser")
 
     def gradients(self) -> dict[str, Tensor]:
         """By our names."""

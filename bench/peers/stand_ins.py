@@ -30,7 +30,8 @@ class StandIn(ModuleType):
 def provide() -> list[str]:
     """Puts a stand-in for each missing package in place; returns their names."""
     top = [name for name in NAMES if "." not in name and name not in sys.modules]
-    missing = {name for name in top if importlib.util.find_spec(name) is None}
+    # A folder of that name on the path, such as this repository's `datasets`, is no package: it has no origin.
+    missing = {name for name in top if getattr(importlib.util.find_spec(name), "origin", None) is None}
     for name in NAMES:
         if name.split(".")[0] in missing:
             module = StandIn(name)
