@@ -5,14 +5,17 @@
 
 Random states of a shape, written once. Every device count trains the same number of steps with the same tokens for
 each device, so 100% is N times the rate of one. Rates are medians of the trainer's own reports, without the first ones.
+A training that fails is told with the end of its ranks' logs, and the next one is begun.
 """
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ from eagle3.metrics import Tail
 from eagle3.pipeline.child import training_module
 
 WARM_UP_REPORTS = 2
+LOG_TAIL = 15
+"""Lines of a rank's log."""
 SEED = 0
 
 
@@ -100,8 +105,10 @@ def write_states(folder: Path, shape: Shape, boundaries: list[int], tokens: int,
     )
 
 
-def measure(folder: Path, shape: Shape, boundaries: list[int], trainer: dict[str, Any], name: str) -> dict[str, float]:
-    """Medians of one training's reports."""
+def measure(
+    folder: Path, shape: Shape, boundaries: list[int], trainer: dict[str, Any], name: str
+) -> dict[str, float] | None:
+    """Medians of one training's reports; None where it failed, which is told."""
     out = folder / name
     out.mkdir()
     job = {
@@ -123,7 +130,15 @@ def measure(folder: Path, shape: Shape, boundaries: list[int], trainer: dict[str
     }
     (out / "job.json").write_text(json.dumps(job))
     module = training_module(TrainerConfig(devices=trainer["devices"]))
-    subprocess.run([sys.executable, "-m", module, str(out / "job.json")], check=True)
+    # Never NVLink's multicast: on a host that others share, a program that fails in it can take their GPUs along.
+    environment = {"NCCL_NVLS_ENABLE": "0", **os.environ}
+    done = subprocess.run([sys.executable, "-m", module, str(out / "job.json")], env=environment, check=False)
+    if done.returncode:
+        for log in sorted(out.glob("train.rank*.log")):
+            print(f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:]))
+        print(f"{name}: exit code {done.returncode}", flush=True)
+        shutil.rmtree(out)
+        return None
     reports = [row["values"] for row in Tail(out / "metrics.jsonl").rows() if "train/loss" in row.get("values", {})]
     kept = reports[WARM_UP_REPORTS:]
     shutil.rmtree(out)
@@ -151,7 +166,7 @@ def main() -> None:
         write_target(folder / "target", shape)
         write_states(folder, shape, boundaries, given.tokens, given.length)
         alone: float | None = None
-        print("devices  strategy  tokens/s  scaling  data wait  GPU memory")
+        print("devices  strategy  tokens/s  scaling  data wait  GPU memory", flush=True)
         for devices in given.devices:
             for strategy in given.strategies if devices > 1 else ["ddp"]:
                 trainer = {
@@ -165,13 +180,16 @@ def main() -> None:
                     "checkpoint_every": 1_000_000,
                     "log_every": max(given.steps // 12, 1),
                 }
+                began = time.perf_counter()
                 found = measure(folder, shape, boundaries, trainer, f"{devices}-{strategy}")
+                if found is None:
+                    continue
                 rate = found["train/tokens_per_s"]
                 alone = rate / devices if alone is None else alone
                 memory = f"{found['train/gpu_memory_gib']:.1f} GiB" if "train/gpu_memory_gib" in found else "-"
                 print(
                     f"{devices:7}  {strategy:8}  {rate:8,.0f}  {rate / devices / alone:7.1%}  "
-                    f"{found['train/data_wait']:9.1%}  {memory}",
+                    f"{found['train/data_wait']:9.1%}  {memory:10}  {time.perf_counter() - began:.0f} s in all",
                     flush=True,
                 )
     finally:
