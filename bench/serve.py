@@ -22,7 +22,8 @@ from eagle3.config.schema import Config
 from eagle3.data.json_file import write_json
 from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain_run import run_chains
-from eagle3.evaluation.served import PAGE, name_of, run_served
+from eagle3.evaluation.figures import name_of
+from eagle3.evaluation.served import PAGE, run_served
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import TargetInfo, read_info
 from eagle3.tracking.console import ConsoleReporter, FanOut

@@ -123,7 +123,12 @@ class Way:
             points.append([found["train/tokens"], found["eval/accept_length"]])
             print(f"{points[-1][0]:>12,.0f} tokens: accept length {points[-1][1]:.3f}", flush=True)
         points.append([whole["train/tokens"], whole["eval/accept_length"]])
-        draw(points, whole["eval/untrained/accept_length"], whole["prepare/tokens"], self.out / "curve.png")
+        draw(
+            points,
+            whole["eval/untrained/accept_length"],
+            whole["train/tokens"] / whole["train/epoch"],
+            self.out / "curve.png",
+        )
         return {"curve": points}
 
     def export(self) -> dict[str, Any]:
@@ -150,9 +155,9 @@ def draw(points: list[list[float]], untrained: float, epoch: float, path: Path) 
         axes.axvline(epoch, color=GREY, linestyle="--", linewidth=1)
         axes.text(epoch, axes.get_ylim()[1], " one epoch", va="top", color=GREY)
         axes.set(
-            title="Each point a training of its own; dotted: untrained",
+            title="Simulated; each point is a training of its own. Dotted: untrained",
             xlabel="tokens trained on, prompts included",
-            ylabel="accept length on held-out conversations (simulated)",
+            ylabel="accept length, held out",
         )
         figure.savefig(path, dpi=160)
 

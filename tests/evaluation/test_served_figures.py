@@ -37,6 +37,19 @@ def test_acceptance_is_counted_by_position() -> None:
     assert cell.by_set == {"chat": 1 + 13 / 8, "code": 1 + 3 / 8}
 
 
+def test_drafts_that_were_never_accepted_are_shown() -> None:
+    """A server's histogram ends with the longest that was."""
+    found = loads([1.5])
+    short = [
+        dataclasses.replace(load, replies=[dataclasses.replace(r, histogram=r.histogram[:2]) for r in load.replies])
+        for load in found
+    ]
+    cell = best_of(cells_of(short), 0.0, 1)
+    assert cell.by_position == [3 / 11, 0, 0]
+    assert cell.conditional == [3 / 11, 0, 0]
+    assert next(c for c in cells_of(short) if c.server == NONE).conditional == []
+
+
 def test_speed_up_is_against_the_same_round() -> None:
     found = loads([1.5, 1.1, 1.3])
     slow = [dataclasses.replace(load, seconds=load.seconds * 10) if load.round == 1 else load for load in found]

@@ -15,6 +15,7 @@ from eagle3.tracking.results import read_json
 _FIGURES = (
     ("eval/accept_length", "accept length, {kind}", "{:.2f}"),
     ("eval/untrained/accept_length", "the same before training", "{:.2f}"),
+    ("serve/best", "best setting: steps, topk, draft tokens", "{}"),
     ("serve/speedup", "tokens/s over those of no speculation", "{:.2f}x"),
     ("serve/break_even", "accept length at which there is no gain", "{:.2f}"),
     ("serve/tokens_per_s", "tokens/s", "{:,.0f}"),
@@ -70,7 +71,7 @@ def _figures(made: Path) -> Iterator[tuple[str, str]]:
     """Of the run (report/summary.json), or of the training (summary.json)."""
     found: dict[str, Any] = read_json(made / "summary.json") | read_json(made / "report" / "summary.json")
     for name, text, form in _FIGURES:
-        if isinstance(value := found.get(name), int | float):
+        if isinstance(value := found.get(name), int | float | str):
             yield text.format(kind=_KINDS.get(str(found.get("eval/kind")), _SIMULATED)), form.format(value)
 
 

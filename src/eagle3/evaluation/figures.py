@@ -1,5 +1,6 @@
 """Figures of recorded loads: acceptance, tokens/s, latencies, and the speed-up over no speculation with its spread."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -7,12 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from eagle3.config.schema import DraftSetting
 from eagle3.errors import DataError
 from eagle3.evaluation.load import Load, Reply
 
 NONE, UNTRAINED = "none", "untrained"
 """The server without speculation, and the one whose drafter has random weights."""
 PERCENTILES = (50, 90, 99)
+
+
+def name_of(draft: DraftSetting) -> str:
+    """Of the server that drafts so: steps, topk, draft tokens."""
+    return f"s{draft.steps}k{draft.topk}d{draft.tokens}"
+
+
+def _steps_of(server: str) -> int:
+    """Drafts of a pass, one after the other."""
+    found = re.match(r"s(\d+)k", server)
+    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ def _cell(server: str, temperature: float, concurrency: int, loads: list[Load], 
     replies = [reply for load in loads for reply in load.replies]
     rates = [load.rate for load in loads]
     speed_ups = [load.rate / base[load.round] for load in loads]
-    reached, accepted, passes = _sums(replies)
+    reached, accepted, passes = _sums(replies, _steps_of(server))
     return Cell(
         server=server,
         temperature=temperature,
@@ -108,9 +121,13 @@ def accept_length(replies: Sequence[Reply]) -> float:
     return sum(len(reply.output_ids) - 1 for reply in replies) / passes if passes else 1.0
 
 
-def _sums(replies: Sequence[Reply]) -> tuple[list[int], list[int], int]:
-    """(passes whose drafts before k were all accepted, and those where k was too, by k; passes)."""
+def _sums(replies: Sequence[Reply], steps: int = 0) -> tuple[list[int], list[int], int]:
+    """(passes whose drafts before k were all accepted, and those where k was too, by k; passes).
+
+    A server's histogram ends with the longest that was accepted; drafts up to `steps` are counted where some were.
+    """
     longest = max((len(reply.histogram) for reply in replies), default=0)
+    longest = max(longest, steps + 1) if longest else 0
     total = [sum(r.histogram[j] for r in replies if j < len(r.histogram)) for j in range(longest)]
     at_least = [sum(total[j:]) for j in range(longest)]
     return at_least[:-1], at_least[1:], sum(total)

@@ -11,7 +11,7 @@ from eagle3.config.schema import Config, DraftSetting
 from eagle3.data.json_file import write_json
 from eagle3.drafter.capture import not_served
 from eagle3.errors import ConfigError
-from eagle3.evaluation.figures import NONE, UNTRAINED, accept_length, cells_of, summary_of
+from eagle3.evaluation.figures import NONE, UNTRAINED, accept_length, cells_of, name_of, summary_of
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import PromptSets, load_prompts
@@ -26,11 +26,6 @@ from eagle3.server.patches import dump_versions
 from eagle3.target.info import TargetInfo
 
 LOADS, DIFFERENCES, PAGE = "loads.jsonl", "differences.json", "served.md"
-
-
-def name_of(draft: DraftSetting) -> str:
-    """In figures and logs: steps, topk, draft tokens."""
-    return f"s{draft.steps}k{draft.topk}d{draft.tokens}"
 
 
 def served_command(

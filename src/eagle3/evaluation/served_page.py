@@ -38,7 +38,7 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
         )
     yield (
         f"Accept length {best.accept_length:.2f}; it breaks even at {best.break_even:.2f}. "
-        f"{best.rate:,.0f} tokens/s against {summary['serve/tokens_per_s_without']:,.0f}. "
+        f"{_rate(best.rate)} tokens/s against {_rate(summary['serve/tokens_per_s_without'])}. "
         f"The server's captured boundaries were read back while it served: {summary['eval/boundaries_read_back']}."
         + ("" if untrained is None else f" The same drafter with random weights: accept length {untrained:.2f}.")
     )
@@ -47,6 +47,10 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
     yield _sets(best)
     if "eval/greedy_differences" in summary:
         yield _greedy(summary, explained)
+
+
+def _rate(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.1f}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -66,7 +70,7 @@ def _speed(cells: Sequence[Cell]) -> str:
                 f"{cell.temperature:g}",
                 str(cell.concurrency),
                 f"**{cell.server}**" if is_best else cell.server,
-                f"{cell.rate:,.0f}",
+                _rate(cell.rate),
                 spread,
                 f"{cell.break_even:.2f}" if drafts else "",
                 "/".join(f"{seconds:.2f}" for seconds in cell.latency_s.values()),
