@@ -80,8 +80,10 @@ class Comparison:
         if self.best is None:
             lines.append("Nothing here was evaluated, so there is no best drafter.")
         else:
-            length, how = self.best.accept_length(self.steps), _HOW[self.best.runs[0].kind]
-            lines.append(f"Best: {self.best.label}, accept length {length:.3f} ({how}, {_drafts(self.steps)}).")
+            length, kind = self.best.accept_length(self.steps), self.best.runs[0].kind
+            lines.append(
+                f"Best: {self.best.label}, accept length {length:.3f} ({_HOW.get(kind, kind)}, {_drafts(self.steps)})."
+            )
             lines += self._lead()
         sources = list(dict.fromkeys(spread.source for spread in self.spreads if spread is not None))
         if sources:
