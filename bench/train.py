@@ -34,6 +34,7 @@ from bench.peers.our_trainer import OurTrainer
 from bench.peers.plainer import WITHOUT, difference, without
 from bench.train_peers import LLAMA, made, run
 
+from eagle3.drafter import losses
 from eagle3.drafter.flops import Work, training_flops
 from eagle3.drafter.shape import DrafterShape
 
@@ -228,12 +229,16 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="a step of ours by kernel")
     parser.add_argument("--check", action="store_true", help="ours against its own plainer forms, on this device")
     parser.add_argument("--without", choices=WITHOUT, nargs="+", default=[], help="; ".join(WITHOUT.values()))
+    parser.add_argument("--rows", type=int, help="of logits at a time (losses.GPU_ROW_CHUNK)")
+    parser.add_argument("--together", type=int, help="of the logits' gradient at a time (losses.GPU_GRADIENT_CHUNK)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a shape for trying this script out")
     parser.add_argument("--begin", type=begin, default=(0, 0), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.cases) - set(CASES):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    losses.GPU_ROW_CHUNK = args.rows or losses.GPU_ROW_CHUNK
+    losses.GPU_GRADIENT_CHUNK = args.together or losses.GPU_GRADIENT_CHUNK
     all_runs(Bench(args), runs_of(args.cases or list(CASES), args.only))
 
 

@@ -82,6 +82,15 @@ def test_long_documents_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     check(make_case([[0] * 4 + [1] * 9, [1] * 5, [0, 0], [0, 1] * 5], seed=5, follow=0.5), steps=5, kind="kl")
 
 
+def test_a_second_backward_is_refused() -> None:
+    """The head's gradients are scaled in place: once."""
+    case = make_case([[0, 1, 1, 1, 1]])
+    loss = case.run(2).loss
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second backward"):
+        loss.backward()
+
+
 def test_nothing_to_score() -> None:
     for masks in ([[0, 0, 0]], [[1]], [[1, 1], [1, 1]]):
         found = make_case(masks).run(3)

@@ -19,7 +19,7 @@ ROW_CHUNK = 256
 """Rows whose logits are in fp32 at a time: on a CPU few enough to stay in its cache."""
 GRADIENT_CHUNK = 4096
 """Rows whose logits' gradient is kept at a time, in the type of the computation, to be multiplied in one product."""
-GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK = 2048, 4096
+GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK = 2048, 8192
 """Large enough for products at full speed: a gradient of the head is added in fp32 once for so many rows."""
 
 

@@ -21,6 +21,7 @@ from eagle3.drafter.model import Drafter, Weights
 from eagle3.drafter.plan import Plan
 from eagle3.drafter.prefix import prefix_of
 from eagle3.drafter.rope import rotate
+from eagle3.drafter.take import take
 
 VOCAB_CHUNK = 8192
 TARGET_CHUNK = 2048
@@ -172,24 +173,24 @@ def step_states(
     """Yields each step's output-normed states `[m_k, H]` at its scored rows."""
     shape = drafter.shape
     active, needed = plan.active, plan.needed
-    end = batch.input_ids.shape[0] - 1
-    # Steps past a document's end (only where they are not scored) may read any token.
-    share = weights.embedding_share(embedding[batch.input_ids].to(dtype))
+    # Steps past a document's end, which are not scored, may read any token: past the last one, token 0.
+    ids = F.pad(batch.input_ids, (0, plan.steps))
+    share = weights.embedding_share(embedding[ids].to(dtype))
     scale = shape.head_dim**-0.5
     everything = len(needed) == len(batch.states)
     g = weights.fuse((batch.states if everything else batch.states.index_select(0, needed)).to(dtype))
     normed = weights.normed(g)
     q_weight, kv_weight = weights.qkv_hidden.split((shape.q_size, 2 * shape.kv_size))
-    kv = F.linear(normed, kv_weight) + share.index_select(0, (needed + 1).clamp(max=end))[:, shape.q_size :]
+    kv = F.linear(normed, kv_weight) + take(share, needed + 1)[:, shape.q_size :]
     k0, v0 = kv.unflatten(-1, (2, shape.num_kv_heads, -1)).unbind(1)
     k0 = rotate(k0, *drafter.angles(batch.position[needed], dtype))
     prefix = prefix_of(plan, k0)
     # From here on, only what some step is scored at.
-    g, normed = (rows.index_select(0, plan.active_in_needed) for rows in (g, normed))
+    g, normed = (take(rows, plan.active_in_needed) for rows in (g, normed))
     later: list[tuple[Tensor, Tensor]] = []
     for k in range(plan.steps):
         angles = drafter.angles(batch.position[active] + k, dtype)
-        given = share.index_select(0, (active + 1 + k).clamp(max=end))
+        given = take(share, active + 1 + k)
         if k == 0:
             q = F.linear(normed, q_weight) + given[:, : shape.q_size]
             q = rotate(q.unflatten(-1, (shape.num_heads, -1)), *angles)
@@ -197,7 +198,7 @@ def step_states(
             q, key, value = weights.qkv(g, given, *angles)
             later.append((key, value))
         g, normed = weights.after_attention(g, attend(q, k0, v0, later, prefix, scale))
-        yield normed.index_select(0, plan.scored[k])
+        yield take(normed, plan.scored[k])
         if shape.norm_output:
             g = normed
 
