@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from bench.peers.data import Document
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 

@@ -45,6 +45,21 @@ def test_it_learns_and_exports_the_best(tmp_path: Path, dtype: str) -> None:
         assert torch.equal(weight, best[name].bfloat16().float()), name
 
 
+def test_a_forward_does_not_keep_the_last_step_s_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(tmp_path)
+    job = load_job(tmp_path, tmp_path / "out", trainer={"accumulate": 2})
+    kept: list[tuple[int, bool]] = []
+    step = DrafterModule.training_step
+
+    def training_step(self: DrafterModule, batch: Any, batch_idx: int) -> torch.Tensor:
+        kept.append((batch_idx, any(p.grad is not None for p in self.drafter.parameters())))
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(DrafterModule, "training_step", training_step)
+    run(job)
+    assert all(has == bool(batch_idx % 2) for batch_idx, has in kept), kept  # the second micro-batch of a step has
+
+
 def tokens_trained_on(job: Job) -> int:
     states = HiddenStates(job.dataset)
     return int(states.lengths[Split.of(states, job.prompts).train].sum())

@@ -10,6 +10,7 @@ from eagle3.data.dataset import SequenceDataset, Split
 from eagle3.data.loader import PackedLoader, SequentialLoader, TrainBatch
 from eagle3.data.packing import Packing, in_order, split_to
 from eagle3.data.shards import HiddenStates
+from eagle3.data.upload import upload
 from eagle3.drafter.batch import Batch
 
 
@@ -70,7 +71,7 @@ class HiddenStatesData(pl.LightningDataModule):
     def transfer_batch_to_device(
         self, batch: TrainBatch | Batch, device: torch.device, dataloader_idx: int
     ) -> TrainBatch | Batch:
-        return batch.to(device, non_blocking=True)
+        return upload(batch, device)
 
     def val_dataloader(self) -> SequentialLoader:
         mine = self.held_out_batches[self.settings.rank :: self.settings.world]

@@ -1,5 +1,6 @@
 """The drafter as a LightningModule: one training step is one packed micro-batch with all training-time-test steps."""
 
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -92,6 +93,13 @@ class DrafterModule(pl.LightningModule):
         reduced = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
         assert isinstance(reduced, Tensor)
         return reduced
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+    ) -> None:
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        # Lightning would keep the gradients through the next forward, where memory is shortest.
+        optimizer.zero_grad()
 
     def configure_gradient_clipping(
         self,
