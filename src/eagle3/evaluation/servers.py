@@ -4,8 +4,8 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -37,7 +37,6 @@ class Servers:
         self.cfg, self.commands, self.boundaries = cfg, commands, boundaries
         self.sets, self.logs, self.reporter = sets, logs, reporter
         self._up: dict[str, Server] = {}
-        self._stack = ExitStack()
         self._stopping = Event()
 
     @contextmanager
@@ -49,8 +48,12 @@ class Servers:
             self._stop()
 
     def _stop(self) -> None:
-        self._stack.close()
+        """All at a time: each takes seconds to end in order."""
+        servers = [*self._up.values()]
         self._up.clear()
+        if servers:
+            with ThreadPoolExecutor(len(servers)) as pool:
+                list(pool.map(Server.stop, servers))
 
     def use(self, name: str) -> Server:
         """The server. Raises ServerError where it does not come up, or captures other boundaries than the drafter's."""
@@ -65,11 +68,11 @@ class Servers:
         version, began = self.commands[names[0]].sglang_version, time.monotonic()
         self.reporter.note(f"starting SGLang {version}: {', '.join(names)}; logs: {self.logs}/served-*.log")
         with ThreadPoolExecutor(len(names)) as pool:
-            jobs = {name: pool.submit(self._start_one, name) for name in names}
+            jobs = {pool.submit(self._start_one, name): name for name in names}
             try:
-                for name, job in jobs.items():
+                for job in as_completed(jobs):
                     seconds = job.result()
-                    self.reporter.note(f"{name}: ready and warm in {seconds:.0f} s")
+                    self.reporter.note(f"{jobs[job]}: ready and warm in {seconds:.0f} s")
             except BaseException:  # Ctrl-C, or one that failed: the others need not come up any more
                 self._stopping.set()
                 raise
@@ -83,7 +86,6 @@ class Servers:
             stale.unlink()
         log, timeout_s = self.logs / f"served-{name}.log", self.cfg.server.startup_timeout_s
         server = Server.start(command, log=log, timeout_s=timeout_s, on_wait=self._go_on)
-        self._stack.enter_context(server)
         self._up[name] = server
         most = max(self.cfg.evaluate.concurrency)
         for temperature in self.cfg.evaluate.temperatures:
