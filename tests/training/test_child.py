@@ -92,7 +92,8 @@ def test_a_wrong_job_is_told_in_one_line(tmp_path: Path) -> None:
     with start(job) as child:
         _, errors = child.communicate()
     assert child.returncode == 2
-    assert errors == "error: optim.lr: -1.0 must be above 0\n"
+    assert errors.startswith("error: optim.lr: -1.0 ")
+    assert errors.count("\n") == 1
 
 
 def test_prompts_of_another_dataset_are_told_in_one_line(tmp_path: Path) -> None:
