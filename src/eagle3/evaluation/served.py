@@ -48,7 +48,7 @@ def served_command(
     if not dump_versions().loads_plugins(command.sglang_version):
         raise ConfigError(
             f"server.python: SGLang {command.sglang_version} loads no plugins, so what it captures for a drafter can't "
-            f"be read back; use {dump_versions().plugins_since} or newer"
+            f"be read back; use {dump_versions().plugins_since} or newer, or evaluate=simulated"
         )
     return command
 
