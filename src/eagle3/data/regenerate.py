@@ -231,7 +231,11 @@ def _report(journal: Journal, answered: list[Conversation], work: _Work, reporte
     answers = [answer for c in answered for answer in journal.answers[c.index]]
     cut = sum(answer.finish == "length" for answer in answers)
     tokens = sum(answer.tokens for answer in answers)
-    figures = {"prepare/answers": len(answers), "prepare/answers_cut": cut, "prepare/generated_tokens": tokens}
+    figures: dict[str, float] = {
+        "prepare/answers": len(answers),
+        "prepare/answers_cut": cut,
+        "prepare/generated_tokens": tokens,
+    }
     if work.seconds:
         figures["prepare/generated_tokens_per_s"] = work.tokens / work.seconds
         reporter.note(
