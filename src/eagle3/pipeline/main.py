@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from eagle3 import config
 from eagle3.config.explain import choices, explain
 from eagle3.config.load import plain
+from eagle3.config.mistake import sweep_mistake
 from eagle3.config.provenance import provenance
 from eagle3.config.secrets import check_secrets
 from eagle3.config.validate import BENCH
@@ -71,7 +72,7 @@ def _guarded(job: Callable[[], None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {explain(sweep_mistake(error, sys.argv))}", file=sys.stderr)
         if hint := replay_hint(sys.argv):
             print(hint, file=sys.stderr)
         return EXIT_BAD_CONFIG
