@@ -1,4 +1,4 @@
-"""A typo in a sweep's command is told as one in a run's is: with a choice on the command line, Hydra itself does not."""
+"""A typo in a sweep's command is told as one in a run's is: with choices on the command line, Hydra does not."""
 
 import pytest
 from hydra.errors import ConfigCompositionException

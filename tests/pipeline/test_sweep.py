@@ -69,6 +69,13 @@ def test_all_choices_of_boundaries_are_captured_at_once() -> None:
     assert _union(sweep("drafters"), _jobs(sweep("drafters"))) is None
 
 
+def test_a_choice_that_the_target_does_not_have_is_not_captured() -> None:
+    found = sweep("layers", "layers.boundaries=[1,3,5],[1,9,200],[2,4,5]")
+    assert _union(found, _jobs(found)) == [1, 2, 3, 4, 5]
+    found = sweep("layers", "layers.boundaries=[1,3],null,[2]", "target.shape.num_layers=4")
+    assert _union(found, _jobs(found)) == [1, 2, 3], "too shallow for the default"
+
+
 def test_a_choice_of_the_group_is_captured_like_one_of_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     def union(*task: str) -> list[int] | None:
         found = sweep("drafters", *task)

@@ -1,4 +1,4 @@
-"""What is wrong with a sweep's command: Hydra takes one that does not compose for a single run, and says that instead."""
+"""What is wrong with a sweep's command: Hydra takes one that does not compose for a single run, and says so."""
 
 import re
 from collections.abc import Sequence

@@ -16,6 +16,7 @@ from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.child import JOB_FILE, training_module
+from eagle3.pipeline.fit import require_fit
 from eagle3.pipeline.stages import Stages, artifacts_root, find_inputs, left_out, stages_of
 from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
@@ -153,6 +154,8 @@ def print_plan(cfg: Config) -> None:
         missing = str(error)
     target = peek_target(cfg.target, cache_folder(cfg.paths.cache))
     here = target is not None and Path(cfg.dataset.path).exists()
+    if target is not None:
+        require_fit(cfg, target)
     stages = stages_of(cfg, target) if target is not None and here else None
     print(f"plan of {cfg.name}: nothing is started\n")
     where = target.path if target else f"{cfg.target.path} (not on this machine yet: fetched first)"

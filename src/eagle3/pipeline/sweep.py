@@ -23,8 +23,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from eagle3.config.schema import TargetConfig
-from eagle3.config.validate import default_boundaries
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.config.validate import default_boundaries, outside
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
 
@@ -147,8 +147,14 @@ def _union(config: DictConfig, jobs: list[list[str]] | None) -> list[int] | None
         boundaries, capture = composed.layers.boundaries, composed.layers.capture
         if capture is not None:
             return None
-        if boundaries is None and (layers := _num_layers(composed)) is not None:
-            boundaries = default_boundaries(layers)
+        layers = _num_layers(composed)
+        try:
+            if boundaries is None and layers is not None:
+                boundaries = default_boundaries(layers)
+        except ConfigError:  # the target is too shallow
+            continue
+        if layers is not None and boundaries is not None and outside(list(boundaries), layers):
+            continue  # that job is refused, and the others are not to fail with it
         if boundaries is None:
             said = f"{' '.join(choice)}: its boundaries follow from the target, which is not on this machine yet"
             print(f"{said}; each choice is extracted apart unless layers.capture=[...] names them all", file=sys.stderr)
@@ -168,7 +174,10 @@ def _num_layers(cfg: DictConfig) -> int | None:
         return cfg.target.shape.num_layers
     target = OmegaConf.to_object(cfg.target)
     assert isinstance(target, TargetConfig)
-    found = peek_target(target, cache_folder(cfg.paths.cache))
+    try:
+        found = peek_target(target, cache_folder(cfg.paths.cache))
+    except Eagle3Error:  # each job says so
+        return None
     return None if found is None else found.num_layers
 
 
