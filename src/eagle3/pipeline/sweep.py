@@ -22,6 +22,7 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from eagle3.comparison import Comparison, NothingToCompareError, compare, headline
 from eagle3.config.schema import TargetConfig
 from eagle3.config.validate import default_boundaries, outside
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
@@ -99,24 +100,36 @@ def end_sweep(code: int) -> int:
     (stop_elsewhere if code == EXIT_INTERRUPTED else wait_elsewhere)(_current.folder)
     records = read_records(_current.folder)
     settle(_current.folder, records, interrupted=code == EXIT_INTERRUPTED)
-    write_tables(_current.folder, records)
+    found = _compared(_current.folder)
+    write_tables(_current.folder, records, [] if found is None else found.rankings)
     if code == EXIT_INTERRUPTED:
         return code
-    _compare(_current.folder)
+    if found is not None:
+        _publish(_current.folder, found)
     return EXIT_FAILED if any(record.status == "failed" for record in records) else code
 
 
-def _compare(folder: Path) -> None:
+def _compared(folder: Path) -> Comparison | None:
+    """Of the jobs that are done; None without one, and, said, where it fails: it stops nothing."""
+    try:
+        return compare([folder])
+    except NothingToCompareError:
+        return None
+    except (Eagle3Error, OSError) as error:
+        print(f"warning: the jobs are not compared: {error}", file=sys.stderr)
+        return None
+
+
+def _publish(folder: Path, found: Comparison) -> None:
     """Beside the tables: the comparison, with W&B's run of the whole sweep. What it can't write stops nothing."""
     from eagle3.comparison.publish import FOLDER, publish
 
     try:
-        found = publish(folder)
+        publish(folder, found)
     except (Eagle3Error, OSError) as error:
         print(f"warning: no comparison was written: {error}", file=sys.stderr)
         return
-    if found is not None:
-        print("\n".join(["", *found.headline(), f"comparison: {folder / FOLDER / 'comparison.html'}"]))
+    print("\n".join(["", *headline(found), f"comparison: {folder / FOLDER / 'comparison.html'}"]))
 
 
 def _jobs(config: DictConfig) -> list[list[str]] | None:
