@@ -204,6 +204,12 @@ def _check_evaluate(cfg: Config) -> None:
         )
 
 
+def check_name(name: str) -> None:
+    """Raises ConfigError for a name that is no folder's."""
+    if not name or "/" in name or name.startswith("."):
+        raise ConfigError(f"name: {name!r} names a folder under runs/; use letters, digits, - and _")
+
+
 def validate(cfg: Config) -> None:
     """Checks every rule that needs no model at hand.
 
@@ -223,8 +229,7 @@ def validate(cfg: Config) -> None:
     for key, path in (("artifacts", cfg.paths.artifacts), ("runs", cfg.paths.runs), ("cache", cfg.paths.cache)):
         if path is not None and not path.strip():
             raise ConfigError(f"paths.{key}: empty; give a folder, or leave the key out for the default")
-    if not cfg.name or "/" in cfg.name or cfg.name.startswith("."):
-        raise ConfigError(f"name: {cfg.name!r} names a folder under runs/; use letters, digits, - and _")
+    check_name(cfg.name)
     _check_layers(cfg)
     _check_server(cfg)
     _check_data(cfg)

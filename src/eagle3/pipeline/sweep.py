@@ -24,12 +24,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from eagle3.comparison import Comparison, NothingToCompareError, compare, headline
 from eagle3.config.schema import TargetConfig
-from eagle3.config.validate import default_boundaries, outside
+from eagle3.config.validate import check_name, default_boundaries, outside
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
+from eagle3.pipeline.sweep_plan import print_sweep_plan
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
 
 LOCK = "LOCK"
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _AT_ONCE = ("submitit_launcher.LocalLauncher", "joblib_launcher.JoblibLauncher")
 """Launchers that start all jobs at once on this machine."""
 
@@ -55,6 +57,11 @@ class SweepCallback(Callback):
             told = "this launcher starts all jobs at once: say which GPUs they are to share out"
             print(f"error: sweep.devices: {told}, e.g. 'sweep.devices=[0,1]'", file=sys.stderr)
             raise SystemExit(EXIT_BAD_CONFIG)
+        try:
+            check_name(str(config.name))
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(EXIT_BAD_CONFIG) from None
         jobs = _jobs(config)
         further = []
         if not any(item.startswith("hydra.sweep.dir=") for item in config.hydra.overrides.hydra):
@@ -67,6 +74,8 @@ class SweepCallback(Callback):
         with read_write(config), open_dict(config):
             config.hydra.sweep.dir = str(folder)
             config.hydra.overrides.hydra.extend(further)  # what every job is composed with
+            if config.mode == "plan":  # is made in this process, whatever is to run the jobs
+                config.hydra.launcher = {"_target_": BASIC_LAUNCHER}
             if config.sweep.fail_fast:
                 config.hydra.sweeper.max_batch_size = 1  # Hydra stops after a batch with a failure
         lock = None
@@ -96,7 +105,7 @@ def end_sweep(code: int) -> int:
         for folder in (_current.folder, _current.folder.parent):
             with suppress(OSError):  # there was something before
                 folder.rmdir()
-        return code
+        return print_sweep_plan() or code
     (stop_elsewhere if code == EXIT_INTERRUPTED else wait_elsewhere)(_current.folder)
     records = read_records(_current.folder)
     settle(_current.folder, records, interrupted=code == EXIT_INTERRUPTED)
