@@ -81,14 +81,16 @@ def test_what_differs_is_printed_and_strict_refuses_it(project: Path, tmp_path: 
     assert code == 0, output
 
 
-def test_another_target_or_dataset_is_seen_before_work(project: Path, tmp_path: Path) -> None:
+def test_another_target_or_dataset_is_seen_before_anything_is_written(project: Path, tmp_path: Path) -> None:
     other = altered(project, tmp_path / "other", target={"fingerprint": "f" * 64}, dataset={"fingerprint": "e" * 64})
-    code, output = replay(project, other, "replay.strict=true")
-    assert code == 2, output
-    assert "target: tiny ffffffffffff -> tiny " in output
-    assert "dataset: jsonl eeeeeeeeeeee -> jsonl " in output
-    assert "train" not in output
-    assert "replay.strict" in (runs(project)[-1] / "failure.txt").read_text()
+    before = runs(project)
+    for mode in ("plan", "run"):
+        code, output = replay(project, other, "replay.strict=true", f"mode={mode}")
+        assert code == 2, output
+        assert "target: tiny ffffffffffff -> tiny " in output
+        assert "dataset: jsonl eeeeeeeeeeee -> jsonl " in output
+        assert "train" not in output
+        assert runs(project) == before, "a run folder was left"
 
 
 def test_a_moved_repository_and_a_renamed_option(project: Path) -> None:

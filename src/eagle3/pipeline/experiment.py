@@ -23,7 +23,7 @@ from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.fit import require_fit
 from eagle3.pipeline.replay import Replay
 from eagle3.pipeline.reuse import as_left, require_same_content
-from eagle3.pipeline.stages import Stages, bench_artifact, captured, left_out, stages_of
+from eagle3.pipeline.stages import Stages, bench_artifact, captured, inputs_of, left_out, stages_of
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
@@ -76,21 +76,9 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
 
 def _identities(cfg: Config, stages: Stages) -> dict[str, Any]:
     """What the artifacts are: the second half of the provenance."""
-    inputs = stages.prepare.inputs
     benched = [bench_artifact(cfg, stages.target)] if cfg.bench.in_run else []
     return {
-        "target": {
-            "name": stages.target.name,
-            "source": stages.target.source,
-            "path": str(stages.target.path),
-            "fingerprint": stages.target.fingerprint,
-            "text_prefix": stages.target.text_prefix,
-        },
-        "dataset": {
-            "name": cfg.dataset.name,
-            "fingerprint": str(inputs.get("content") or inputs.get("imported")),
-            "tokenizer": inputs.get("tokenizer"),
-        },
+        **inputs_of(cfg, stages),
         "plugin_sha256": plugin_sha256(),
         "boundaries": stages.boundaries,
         "artifacts": {artifact.stage: str(artifact.folder) for artifact in [*stages.in_order(), *benched]},

@@ -35,6 +35,7 @@ _LAUNCHERS = ("submitit", "ray", "hydra_plugins")
 """Packages whose errors tell of a job that was killed, or of no cluster, not of a mistake in this code."""
 _LONGEST_ERROR = 2000
 _signals = 0
+_terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 _failures: list[Eagle3Error] = []
 
 
@@ -42,6 +43,9 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
     """The first stops the run in order; a second is told to wait; a third leaves (children die with this process)."""
     global _signals
     _signals += 1
+    if number == signal.SIGHUP:
+        for descriptor in _terminals:  # is gone: what is still printed would fail, and the table with it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     if _signals == 1:
         raise KeyboardInterrupt
     if _signals == 2:
@@ -120,18 +124,15 @@ def run_job(cfg: DictConfig) -> None:
     """One composed job: checks it, then prints its plan or runs it."""
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
-    if (
-        not _wrong_option(hydra.runtime.choices)
-        and OmegaConf.is_missing(cfg, "target")
-        and OmegaConf.is_missing(cfg, "dataset")
-    ):
+    wrong = _wrong_option(hydra.runtime.choices)
+    if wrong is None and OmegaConf.is_missing(cfg, "target") and OmegaConf.is_missing(cfg, "dataset"):
         _drop_if_empty(run_dir, cfg)
         print(choices(config.PROJECT / "conf"))
         raise SystemExit(EXIT_BAD_CONFIG)
     overrides = list(hydra.overrides.task)
     record = Record(int(hydra.job.num), overrides) if hydra.mode == RunMode.MULTIRUN else None
     try:
-        if wrong := _wrong_option(hydra.runtime.choices):
+        if wrong is not None:
             raise ConfigError(wrong)
         check_secrets(cfg)
         typed = config.load(cfg)
@@ -139,6 +140,8 @@ def run_job(cfg: DictConfig) -> None:
         replay = Replay.of(typed, hydra.runtime.choices, [source.path for source in hydra.runtime.config_sources])
         if replay is not None:
             replay.compare(provenance(sys.argv), plain(cfg))
+            if typed.until != BENCH:
+                replay.compare_inputs_early(typed)
         if typed.mode == "plan":
             from eagle3.pipeline.plan import plan_of, print_plan
 

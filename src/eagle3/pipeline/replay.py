@@ -14,7 +14,10 @@ from eagle3.config.differences import Difference, config_differences, difference
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import read_json
+from eagle3.pipeline.stages import find_inputs, inputs_of, stages_of
 from eagle3.server.patches import plugin_sha256
+from eagle3.target.peek import peek_target
+from eagle3.target.resolve import cache_folder
 
 _STRICT = "replay.strict: the run would not be repeated as it was made; bring these back, or leave replay.strict away"
 
@@ -26,6 +29,7 @@ class Replay:
     folder: Path
     strict: bool
     found: list[Difference] = field(default_factory=list)
+    inputs_compared: bool = False
 
     @staticmethod
     def of(cfg: Config, choices: Mapping[str, Any], sources: Sequence[str]) -> "Replay | None":
@@ -58,8 +62,22 @@ class Replay:
             self.found = differences(made, {**now, "plugin_sha256": plugin_sha256()})
         self._tell("code, versions, plugin, machine", self.found)
 
+    def compare_inputs_early(self, cfg: Config) -> None:
+        """`compare_inputs` where target and dataset are on this machine, before anything is written.
+
+        Raises:
+            ConfigError: as compare; or an input is not there, or does not fit.
+        """
+        find_inputs(cfg)
+        target = peek_target(cfg.target, cache_folder(cfg.paths.cache))
+        if target is not None and Path(cfg.dataset.path).exists():
+            self.compare_inputs(inputs_of(cfg, stages_of(cfg, target)))
+
     def compare_inputs(self, now: Mapping[str, Any]) -> None:
-        """Target and dataset, once they are at hand; otherwise as `compare`."""
+        """Target and dataset, once they are at hand and unless that was done; otherwise as `compare`."""
+        if self.inputs_compared:
+            return
+        self.inputs_compared = True
         then, names = self._then(), ("target", "dataset")
         found = differences({name: then.get(name) for name in names}, {name: now.get(name) for name in names})
         self.found += found

@@ -244,6 +244,25 @@ def stages_of(cfg: Config, target: TargetInfo) -> Stages:
     return Stages(target, boundaries, capture, prepare, extract, train, evaluate)
 
 
+def inputs_of(cfg: Config, stages: Stages) -> dict[str, Any]:
+    """What target and dataset are, for the provenance."""
+    target, inputs = stages.target, stages.prepare.inputs
+    return {
+        "target": {
+            "name": target.name,
+            "source": target.source,
+            "path": str(target.path),
+            "fingerprint": target.fingerprint,
+            "text_prefix": target.text_prefix,
+        },
+        "dataset": {
+            "name": cfg.dataset.name,
+            "fingerprint": str(inputs.get("content") or inputs.get("imported")),
+            "tokenizer": inputs.get("tokenizer"),
+        },
+    }
+
+
 def wanted_artifacts(cfg: Config, target: TargetInfo) -> list[Artifact]:
     """The artifacts that a run with this `until` makes or reuses, in order."""
     if cfg.until == BENCH:

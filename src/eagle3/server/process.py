@@ -141,11 +141,11 @@ class ChildTree:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM arrive after the block: not between a process's start and our knowing it.
+    """Ctrl-C, SIGTERM and SIGHUP arrive after the block: not between a process's start and our knowing it.
 
     The started process inherits this; the warden takes it back.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield
     finally:

@@ -68,7 +68,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _note)
     # Whoever started us held them back, so that none could come between our start and its knowing of us.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     child = subprocess.Popen(sys.argv[3:], preexec_fn=_die_with_warden)  # noqa: PLW1509 (no threads here)
     while child.poll() is None:
         if _asked:
