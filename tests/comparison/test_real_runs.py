@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "configuration: seed: 0 -> 1" in output
     assert re.search(r"the drafter is not bitwise that of .*/a: its weights differ by [\d.e-]+ of their norm", output)
     made("c", *common, "optim.lr=1e-5")
-    made("failed", *common, "drafter.draft_vocab_size=100000", expected=2)
+    made("failed", *common, "optim.lr=1e30", expected=1)
     made("prepared", *common, "until=prepare")
     return place
 
@@ -57,7 +57,7 @@ def test_one_table_names_the_best_and_what_was_left_out(place: Path, capsys: pyt
     assert "Best: lr=0.02" in out
     assert "(bootstrap of" in out
     for path, why in (
-        (place / "runs" / "failed", "not finished: drafter.draft_vocab_size=100000: more than"),
+        (place / "runs" / "failed", "not finished: "),
         (place / "empty", "no run is in it"),
         (nowhere, "no such path"),
         (drafter, "drafter's folder; give that of the run"),

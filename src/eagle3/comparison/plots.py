@@ -18,7 +18,7 @@ _MOST_LINES = 8
 """Variants whose acceptance is drawn as a line: more can't be told apart."""
 _OTHERS = (ORANGE, GREEN, "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", GREY)
 """Colours of what is not the best, from the same palette as the report's."""
-_LONGEST = 34
+_LONGEST, _LONGEST_IN_LEGEND = 34, 88
 """Letters of a line of a label."""
 TITLE: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 11, "fontweight": "bold"}
 
@@ -56,9 +56,9 @@ def write_pngs(comparison: Comparison, folder: Path) -> list[Path]:
     return written
 
 
-def _label(text: str) -> str:
+def _label(text: str, longest: int = _LONGEST) -> str:
     """In two lines at most."""
-    return "\n".join(wrap(text, _LONGEST, max_lines=2, placeholder=" ..."))
+    return "\n".join(wrap(text, longest, max_lines=2, placeholder=" ..."))
 
 
 def _accept_length(comparison: Comparison) -> Any:
@@ -98,7 +98,10 @@ def _acceptance(comparison: Comparison) -> Any:
     shown = [(variant, variant.spread) for variant in comparison.variants if variant.steps][:_MOST_LINES]
     if not shown:
         return None
-    figure, (axes,) = new_figure(height=3.8)
+    # The legend below it takes its room from the figure.
+    labels = [_label(variant.label, _LONGEST_IN_LEGEND) for variant, _ in shown]
+    lines = sum(label.count("\n") + 1 for label in labels)
+    figure, (axes,) = new_figure(height=3.4 + 0.22 * lines)
     for number, (variant, spread) in enumerate(shown):
         shares = 100 * np.asarray(variant.by_step())
         best = variant is comparison.best
@@ -108,7 +111,7 @@ def _acceptance(comparison: Comparison) -> Any:
         look = (
             {"color": BLUE, "linewidth": 2.6} if best else {"color": _OTHERS[number % len(_OTHERS)], "linewidth": 1.4}
         )
-        axes.errorbar(x, shares, yerr=errors, marker="o", capsize=2, label=_label(variant.label), **look)
+        axes.errorbar(x, shares, yerr=errors, marker="o", capsize=2, label=labels[number], **look)
     axes.set(title="Right when all earlier ones are", xlabel="draft token", ylabel="held-out positions (%)")
     axes.set_xticks(range(1, 1 + max(variant.steps for variant, _ in shown)))
     axes.set_ylim(bottom=0)

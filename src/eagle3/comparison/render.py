@@ -25,8 +25,9 @@ def text(comparison: Comparison) -> RenderableType:
         figures = settings + len(comparison.columns) + (comparison.best is not None)
         right = [settings <= index <= figures and heading != BEHIND for index, heading in enumerate(headings)]
         best = [variant is comparison.best for variant in comparison.variants]
+        labels = [variant.label for variant in comparison.variants]
         fewer = settings + (3 if comparison.best is not None else 1)
-        parts.append(Fitting(headings, comparison.rows(), right, best, settings, fewer))
+        parts.append(Fitting(headings, comparison.rows(), right, best, labels, settings, fewer))
     parts += [ranking_text(ranking) for ranking in comparison.of_the_target]
     left_out = [Text(f"left out: {note}", style="dim") for note in comparison.notes]
     return Group(*parts, *map(Text, headline(comparison)), *left_out)
@@ -36,8 +37,9 @@ def ranking_text(ranking: Ranking) -> RenderableType:
     """The table of a ranking; a sweep's end shows the same."""
     rows = ranking.rows()
     best = [index == 0 and len(rows) > 1 for index in range(len(rows))]
+    labels = [place.variant.label for place in ranking.places]
     title = f"by {ranking.title}" if len(rows) > 1 else ""
-    return Fitting(ranking.headings(), rows, [False, True, True, False], best, 1, 4, title=title)
+    return Fitting(ranking.headings(), rows, [False, True, True, False], best, labels, 1, 4, title=title)
 
 
 def plain_text(comparison: Comparison, width: int = 200) -> str:

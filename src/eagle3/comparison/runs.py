@@ -49,6 +49,8 @@ class Run:
     """None in a report of an older version."""
     not_followed: list[str] = field(default_factory=list)
     """Settings that NCCL did not read or did not follow when the served target was measured."""
+    varied: list[str] = field(default_factory=list)
+    """Overrides of a sweep's job that not all its jobs have: its name where nothing else tells it."""
 
     @property
     def benched(self) -> bool:
@@ -179,7 +181,12 @@ def _read(folder: Path) -> Run | Note:
     made = read_json(folder / "provenance.json")
     sequences = _sequences(folder / "report" / SEQUENCES)
     not_followed = read_json(folder / "report" / "nccl.json").get("not_followed") or []
-    return Run(folder, dict(flat(config)), summary, made, sequences, not_followed)
+    return Run(folder, dict(flat(config)), summary, made, sequences, not_followed, _varied(folder, job))
+
+
+def _varied(folder: Path, job: dict[str, Any]) -> list[str]:
+    planned = read_json(folder.parent / "sweep.json").get("jobs") or []
+    return [item for item in job.get("overrides") or [] if not all(item in overrides for overrides in planned)]
 
 
 def _line(text: str) -> str:

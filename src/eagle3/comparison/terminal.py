@@ -22,8 +22,10 @@ class Fitting:
     """Columns that stand at their right edge: numbers."""
     bold: Sequence[bool]
     """Rows that stand out."""
+    labels: Sequence[str]
+    """What each row is called where it has no columns."""
     names: int
-    """Columns at the left that say which row it is."""
+    """Columns at the left that the labels stand for."""
     fewer: int
     """Columns at the left that are shown where there is no room for all."""
     title: str = ""
@@ -53,12 +55,8 @@ class Fitting:
     def _stacked(self) -> Iterator[RenderableType]:
         if self.title:
             yield Text(self.title, style="italic")
-        for row, bold in zip(self.rows, self.bold, strict=True):
-            if self.names == 1:
-                yield Text(row[0], style="bold" if bold else "")
-            else:
-                told = zip(self.headings[: self.names], row[: self.names], strict=True)
-                yield Text(", ".join(f"{name}={value}" for name, value in told), style="bold" if bold else "")
+        for label, row, bold in zip(self.labels, self.rows, self.bold, strict=True):
+            yield Text(label, style="bold" if bold else "")
             for heading, cell in list(zip(self.headings, row, strict=True))[self.names :]:
                 if cell:
                     yield Text(f"  {heading}: {cell}")

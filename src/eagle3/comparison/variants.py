@@ -36,7 +36,9 @@ class Variant:
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.setting.items()) or self.runs[0].folder.name
+        told = [f"{name}={value}" for name, value in self.setting.items()]
+        told = told or [item for item in self.runs[0].varied if item.split("=")[0] not in REPEATS]
+        return ", ".join(told) or self.runs[0].folder.name
 
     @property
     def folders(self) -> list[Path]:

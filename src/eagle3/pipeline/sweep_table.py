@@ -77,7 +77,7 @@ def varied_in(folder: Path, record: Record) -> list[str]:
 
 def varied(records: list[Record]) -> list[list[str]]:
     """Of each job the overrides that not all jobs have."""
-    common = set.intersection(*(set(record.overrides) for record in records)) if len(records) > 1 else set()
+    common = set.intersection(*(set(record.overrides) for record in records))
     return [[item for item in record.overrides if item not in common] for record in records]
 
 
@@ -91,9 +91,10 @@ def write_tables(folder: Path, records: list[Record], rankings: Sequence[Ranking
     headings, rows = _jobs(records)
     further = _further(folder, records)
     right = [False] * _NAMED + [True] * (len(headings) - _NAMED)
-    title = f"{folder.parent.name}: {len(records)} jobs"
+    title = f"{folder.parent.name}: {len(records)} job{'' if len(records) == 1 else 's'}"
     plain = [False] * len(rows)
-    jobs = Fitting(headings, rows, right, plain, 2, _NAMED, title=title, rest=f"{TABLE_FILE} has all")
+    labels = [f"job {number}: {items}" for number, items, *_ in rows]
+    jobs = Fitting(headings, rows, right, plain, labels, 2, _NAMED, title=title, rest=f"{TABLE_FILE} has all")
     width = None if sys.stdout.isatty() else 200
     Console(highlight=False, width=width).print(jobs, *map(ranking_text, several))
     print("\n".join(further))
@@ -120,7 +121,17 @@ def _further(folder: Path, records: list[Record]) -> list[str]:
         for note in record.notes:
             notes.setdefault(note, []).append(str(record.number))
     lines = [f"job {', '.join(numbers)}: {note}" for note, numbers in notes.items()]
+    failed: dict[str, list[Record]] = {}
     for record in records:
         if record.failure is not None:
-            lines += ["", f"job {record.number} failed: {record.failure}\nlog: {record.log}"]
+            failed.setdefault(_without_log(record.failure), []).append(record)
+    for alike in failed.values():
+        numbers = ", ".join(str(record.number) for record in alike)
+        lines += ["", f"job {numbers} failed: {alike[0].failure}"]
+        lines += [f"log: {record.log}" for record in alike if record.log is not None]
     return [*lines, "", f"sweep: {folder}"]
+
+
+def _without_log(failure: str) -> str:
+    """What is the same where several jobs fail alike: each names a log of its own."""
+    return "\n".join(line for line in failure.splitlines() if not line.startswith("(log: "))

@@ -1,0 +1,63 @@
+"""Finished runs, as run.py leaves their folders, whose figures are known because a test chose them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+
+@dataclass
+class Runs:
+    """Run folders below one."""
+
+    at: Path
+    count: int = 0
+
+    def add(
+        self,
+        config: dict[str, Any],
+        shares: Sequence[float] = (),
+        evaluate: str | None = None,
+        bench: dict[str, float] | None = None,
+        measured: str | None = None,
+        not_followed: Sequence[str] = (),
+        **summary: float,
+    ) -> Path:
+        """A run that is finished.
+
+        Args:
+            config: nested; `seed` and `dataset` have defaults.
+            shares: acceptance of each drafted token, of each of 20 held-out conversations alike; () of no evaluation.
+            evaluate, measured: artifacts of the evaluation and of the measurement; one of its own by default.
+            bench: figures of the served target.
+            summary: further figures, with __ in place of the slash.
+        """
+        folder = self.at / str(self.count)
+        self.count += 1
+        (folder / "report").mkdir(parents=True)
+        every = {"name": "made", "seed": 0, **config, "dataset": {"name": "jsonl"}}
+        (folder / "config.yaml").write_text(json.dumps(every))  # JSON is YAML
+        (folder / "DONE").touch()
+        artifacts, figures = {}, {name.replace("__", "/"): value for name, value in summary.items()}
+        made: dict[str, Any] = {"artifacts": artifacts, "target": {"fingerprint": "t"}}
+        if shares:
+            artifacts["evaluate"] = evaluate or f"evaluate/{folder.name}"
+            made["dataset"] = {"fingerprint": "0123456789"}
+            figures |= {f"eval/cond_acc_step_{k}": share for k, share in enumerate(shares)}
+            figures["eval/accept_length"] = float(1 + np.cumprod(shares).sum())
+            reached = np.cumprod([1000.0, *shares[:-1]]).round().astype(np.int64)
+            accepted = np.cumprod([1000.0, *shares])[1:].round().astype(np.int64)
+            counts = {"reached": np.tile(reached, (20, 1)), "accepted": np.tile(accepted, (20, 1))}
+            save_file({"sample_ids": np.arange(20), **counts}, folder / "report" / "sequences.safetensors")
+        if bench is not None:
+            artifacts["bench"] = measured or f"bench/{folder.name}"
+            figures |= {f"bench/{name}": value for name, value in bench.items()}
+            told = {"not_followed": list(not_followed)}
+            (folder / "report" / "nccl.json").write_text(json.dumps(told))
+        (folder / "report" / "summary.json").write_text(json.dumps({"experiment": "made", **figures}))
+        (folder / "provenance.json").write_text(json.dumps(made))
+        return folder

@@ -1,0 +1,152 @@
+"""What is one row, what is ranked by what, and what is said of it; also in a sweep's own table."""
+
+import csv
+import io
+import json
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+from tests.comparison.made_runs import Runs
+
+from eagle3.comparison import compare, headline
+from eagle3.comparison.page import page
+from eagle3.comparison.publish import summary, write
+from eagle3.comparison.render import csv_text, markdown, plain_text
+from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, read_records, write_tables
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "runs")
+
+
+def profiles(runs: Runs, rounds: int = 2) -> None:
+    """Two NCCL profiles that tie in decoding and differ in prefill; decoding of 2 streams as well."""
+    for name, prefill in (("default", 6000.0), ("ring_ll", 5000.0)):
+        for number in range(rounds):
+            rates = {"decode_1": 150.0 + 4 * number, "decode_2": 260.0 + number, "prefill": prefill + number}
+            serving = {"name": name, "env": {"NCCL_PROTO": "LL"} if name == "ring_ll" else {}}
+            notes = ["NCCL_PROTO=LL: not read"] if name == "ring_ll" else []
+            runs.add({"nccl": {"serving": serving}, "bench": {"round": number}}, bench=rates, not_followed=notes)
+
+
+def test_each_drafter_is_ranked_with_all_that_it_drafts(runs: Runs) -> None:
+    for seed in (0, 1):
+        runs.add({"seed": seed, "loss": {"ttt_steps": 1}}, [0.22 + seed / 1000])
+        runs.add({"seed": seed, "loss": {"ttt_steps": 3}}, [0.22 + seed / 1000, 0.6, 0.6])
+    found = compare([runs.at])
+    assert found.best is not None
+    assert found.best.setting == {"ttt_steps": "3"}
+    assert headline(found)[0].startswith("Best: ttt_steps=3, accept length 1.43")
+    assert "more than the noise (2 and 2 seeds)" in headline(found)[1]
+    rows = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert [float(row["accept_length_at_1"]) for row in rows] == pytest.approx([1.2205, 1.2205])
+    assert "`at 1` is the accept length of each with 1" in plain_text(found)
+
+
+def test_the_served_target_is_ranked_by_each_figure(runs: Runs, tmp_path: Path) -> None:
+    profiles(runs)
+    found = compare([runs.at])
+    assert found.best is None
+    said = headline(found)
+    assert said[0] == "Serving: decode 1, tokens/s: nccl.serving=default 152.0 ± 2.8, tie with nccl.serving=ring_ll."
+    assert said[1].startswith("Serving: decode 2, tokens/s: ")
+    assert re.match("Extraction: prefill, tokens/s: nccl.serving=default 6,000 ± 1; next .*ring_ll, behind by", said[2])
+    assert said[3] == "nccl.serving=ring_ll: NCCL_PROTO=LL: not read."
+    for text in (" ".join(said), markdown(found), page(found)):
+        assert not re.search("Dataset|no time|evaluated|drafters|seeds", text)
+        assert "rounds" in text
+    assert "Comparison of 2 configurations of the served target" in page(found)
+    rows = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert [row["nccl.serving"] for row in rows] == ["default", "ring_ll"]
+    assert float(rows[0]["decode_2_spread"]) == pytest.approx(0.7071, abs=1e-3)
+    assert float(rows[1]["prefill_behind_best"]) == pytest.approx(1000)
+    assert summary(found)["compare/best_prefill"] == "nccl.serving=default"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write(found, tmp_path / "out")
+    assert (tmp_path / "out" / "served.png").is_file()
+
+
+def test_what_shares_a_measurement_is_one_row(runs: Runs) -> None:
+    for layers, share in (([1, 2, 3], 0.3), ([1, 3, 5], 0.2)):
+        for profile, rate in (("default", 100.0), ("ring_ll", 120.0)):
+            config = {"layers": {"boundaries": layers}, "nccl": {"serving": {"name": profile, "env": {}}}}
+            runs.add(config, [share], f"evaluate/{layers}", {"decode_1": rate, "prefill": rate}, f"bench/{profile}")
+    found = compare([runs.at])
+    assert [variant.setting for variant in found.variants] == [{"boundaries": "[1,2,3]"}, {"boundaries": "[1,3,5]"}]
+    assert [len(variant.distinct) for variant in found.variants] == [1, 1]
+    assert [variant.setting for variant in found.served] == [{"nccl.serving": "default"}, {"nccl.serving": "ring_ll"}]
+    assert "+16.7%, spread not known" in plain_text(found)
+    only = compare([runs.at], ["nccl.serving=ring_ll", "boundaries=[1,3,5]"])
+    assert (only.variants[0].label, only.served[0].label) == ("boundaries=[1,3,5]", "nccl.serving=ring_ll")
+
+
+def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            runs.add({"seed": seed, "optim": {"lr": lr}}, [0.2 + lr + seed / 100])
+
+    def left(*where: str) -> list[tuple[str, int]]:
+        return [(variant.label, len(variant.runs)) for variant in compare([runs.at], where).variants]
+
+    assert left("seed=1") == left("seed=0") == [("lr=0.2", 1), ("lr=0.1", 1)]
+    assert left("seed=1", "lr=0.1") == [("lr=0.1", 1)]
+    assert left("dataset=jsonl") == left("dataset=jsonl 01234567") == [("lr=0.2", 2), ("lr=0.1", 2)]
+    assert left("dataset!=other") == left()
+    assert left("accept_length>1.404") == [("lr=0.2", 2)], "a figure is its row's: seeds are not picked by it"
+
+
+def test_equal_is_said_and_no_time_is_no_rate(runs: Runs) -> None:
+    for lr in (0.1, 0.2):
+        runs.add({"optim": {"lr": lr}, "bench": {"repeats": lr}}, [0.2], extract__tokens_per_s=0.0)
+    found = compare([runs.at])
+    text = plain_text(found)
+    assert "The next, lr=0.2, is equal" in text
+    assert re.search(r"0\.2 +1 +1\.200 ± 0\.000 +equal", text)
+    assert "extract" not in text
+    assert "repeats" not in text, "bench.* tells nothing of runs that measured no served target"
+
+
+@pytest.mark.parametrize("width", [200, 100, 60, 30])
+def test_a_narrow_terminal_cuts_no_word(runs: Runs, width: int) -> None:
+    for size in (64, 128):
+        config = {"drafter": {"intermediate_size": size, "draft_vocab_size": 2 * size}, "loss": {"ttt_steps": 3}}
+        runs.add(config, [0.5, size / 1000, 0.3], train__tokens_per_s=1234.5, cost__cpu_hours=0.1)
+    profiles(runs)
+    text = plain_text(compare([runs.at]), width)
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("1.583 ±", "behind the best", "tokens/s", "rounds", "draft_vocab_size"):
+        assert word in text, (word, text)
+
+
+def test_a_sweeps_table_says_what_its_comparison_says(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = []
+    for lr, share in ((0.1, 0.12), (0.2, 0.14)):
+        for seed in (0, 1, 2):
+            folder = runs.add({"seed": seed, "optim": {"lr": lr}}, [share + seed * seed / 100])
+            jobs.append([f"optim.lr={lr}", f"seed={seed}"])
+            Record(len(jobs) - 1, jobs[-1]).end(folder, "done", 5.0)
+    (runs.at / SWEEP_FILE).write_text(json.dumps({"jobs": jobs}))
+    found = compare([runs.at])
+    write_tables(runs.at, read_records(runs.at), found.rankings)
+    said = capsys.readouterr().out
+    assert "by accept length" in said
+    row = found.rankings[0].rows()[0]
+    assert row == ["lr=0.2", "1.157 ± 0.021", "3", "best"]
+    for text in (said, (runs.at / "sweep.md").read_text(), plain_text(found)):
+        assert "1.157 ± 0.021" in text
+        assert found.rankings[0].rows()[1][-1] in text
+    assert "accept length 1.157" in headline(found)[0]
+    assert compare([runs.at / "0"]).variants[0].label == "optim.lr=0.1", "by what its sweep varied"
+
+
+def test_a_click_sorts_by_how_far_behind(runs: Runs) -> None:
+    for lr, share in ((0.1, 0.12), (0.2, 0.14)):
+        runs.add({"optim": {"lr": lr}}, [share])
+    text = page(compare([runs.at]))
+    assert text.count("data-sorted") == 1
+    behind = [float(value) for value in re.findall(r'data-behind="([^"]*)"', text)]
+    assert behind == pytest.approx([0, 0.02])
