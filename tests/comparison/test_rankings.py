@@ -150,3 +150,13 @@ def test_a_click_sorts_by_how_far_behind(runs: Runs) -> None:
     assert text.count("data-sorted") == 1
     behind = [float(value) for value in re.findall(r'data-behind="([^"]*)"', text)]
     assert behind == pytest.approx([0, 0.02])
+
+
+def test_many_long_names_leave_the_plots_their_room(runs: Runs, tmp_path: Path) -> None:
+    for lr in range(8):
+        config = {"target": {"path": f"/models/{'long/' * 5}{lr}"}, "optim": {"lr": lr}, "loss": {"kind": f"kind_{lr}"}}
+        runs.add(config, [0.5, 0.4], train__tokens_per_s=1000.0 + lr)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write(compare([runs.at]), tmp_path / "out")
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"accept_length", "acceptance", "rates"}

@@ -56,7 +56,7 @@ def sort(variants: Sequence[Variant], key: str, columns: Sequence[Column], rever
         ConfigError: a key that no run has.
     """
     column = next((column for column in columns if column.key == key), None)
-    name = None if column is not None else _key(key, [run for variant in variants for run in variant.runs], columns)
+    name = "" if column is not None else _key(key, [run for variant in variants for run in variant.runs], columns)
 
     def value_of(variant: Variant) -> Any:
         return column.value(variant) if column is not None else variant.runs[0].config.get(name)
