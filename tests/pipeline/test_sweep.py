@@ -1,6 +1,7 @@
 """A sweep's name, its union of boundaries, its table and ranking; and that every shipped sweep composes."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from eagle3 import config
 from eagle3.comparison.variants import REPEATS
 from eagle3.pipeline.artifacts import locked
 from eagle3.pipeline.sweep import _digest, _jobs, _union
-from eagle3.pipeline.sweep_job import settle
+from eagle3.pipeline.sweep_job import _cause, settle
 from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, read_records, varied, write_tables
 
 SWEEPS = sorted(path.stem for path in (config.PROJECT / "sweeps").glob("*.yaml"))
@@ -107,6 +108,31 @@ def test_the_table_has_every_job_and_every_cause(tmp_path: Path) -> None:
     assert "| 0 | x=a | failed | 3 s |" in text
     assert "| 2 | x=c | not run |  |" in text
     assert "job 0 failed: no room\nfor it\nlog: /logs/0" in text
+
+
+def test_one_cause_of_several_jobs_is_said_once(tmp_path: Path) -> None:
+    for number in (0, 1):
+        (tmp_path / str(number)).mkdir()
+        log = f"/logs/{number}"
+        Record(number, [], log=log).end(tmp_path / str(number), "failed", 1.0, f"no room\n(log: {log}/train)")
+    write_tables(tmp_path, [*read_records(tmp_path), Record(2, [], "failed", failure="not so")], [])
+    text = (tmp_path / "sweep.md").read_text()
+    assert "job 0, 1 failed: no room" in text
+    assert "log: /logs/0\nlog: /logs/1\n" in text
+    assert "job 2 failed: not so" in text
+    assert "None" not in text
+    write_tables(tmp_path, [Record(0, ["x=a", "seed=0"], "done", 1.0)], [])
+    text = (tmp_path / "sweep.md").read_text()
+    assert "1 job\n" in text
+    assert "x=a" not in text, "nothing was varied"
+
+
+def test_a_job_that_was_killed_is_said_to_be_with_its_stage() -> None:
+    log = "train: epoch 3: held-out accept length 1.177, loss 3.331\nplots.py:207: UserWarning: x"
+    assert _cause(-signal.SIGKILL, log) == "killed in train (SIGKILL); was memory short?"
+    assert _cause(-signal.SIGKILL, "") == "killed (SIGKILL); was memory short?"
+    assert _cause(-signal.SIGSEGV, log).startswith("SIGSEGV ended it in train\n")
+    assert _cause(1, f"{log}\nerror: no room") == "no room"
 
 
 def test_a_job_whose_process_is_gone_is_recorded(tmp_path: Path) -> None:

@@ -62,3 +62,19 @@ def test_a_measurement_of_profiles(place: Path) -> None:
     assert "bench     4 made, for 8 jobs" in output
     assert "extract   1 made, for 8 jobs" in output
     assert "train     2 made, for 8 jobs" in output
+
+
+def test_a_failure_of_all_jobs_is_told_briefly_and_fail_fast_stops(place: Path) -> None:
+    tiny = [*overrides(place), "name=fails", "tracking=disabled", "drafter.draft_vocab_size=100000"]
+    code, output = run(["-m", *tiny, "seed=0,1"], place)
+    assert code == 1, output
+    assert "job 0, 1 failed: drafter.draft_vocab_size=100000: more than" in output
+    assert output.count("more than the target's vocabulary") == 3, "by each job as it fails, and once below the table"
+    code, output = run(["-m", *tiny, "seed=0,1", "sweep.fail_fast=true"], place)
+    assert code == 1, output
+    assert "Error executing job" not in output
+    assert "job 0: seed=0" in output
+    assert "job 1: seed=1" not in output
+    code, output = run(["-m", *tiny, "name=a/b", "seed=0,1"], place)
+    assert code == 2, output
+    assert not (place / "runs" / "a").exists()

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +26,7 @@ from eagle3.server.flags import RESERVED_TOKENS, ServerCommand, server_command
 from eagle3.server.launch import Server
 from eagle3.server.nccl import profile_env
 from eagle3.server.nccl_log import SUBSYSTEMS, NcclReport, not_followed, parse
-from eagle3.server.nccl_names import PREFIX
+from eagle3.server.nccl_names import PREFIX, impossible, unknown
 from eagle3.target import TargetInfo
 
 LOG = "bench-server.log"
@@ -64,7 +64,7 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
         samples = asyncio.run(_measure(cfg, target, server, reporter))
     report = parse(server.tree.log.read_text(encoding="utf-8", errors="replace"))
     flags = not_followed(env, report)
-    flags += [f"{name}={value}: comes from the shell" for name, value in _inherited(env).items()]
+    flags += [_from_the_shell(name, value, cfg.nccl.extra) for name, value in _inherited(env).items()]
     for text in (*_said(report), *flags):
         reporter.note(text)
     told = {"profile": cfg.nccl.serving.name, "environment": seen, "not_followed": flags}
@@ -88,6 +88,11 @@ def require_lengths(cfg: Config, target: TargetInfo) -> None:
 def _inherited(env: dict[str, str]) -> dict[str, str]:
     """NCCL's settings that the server has beside the profile's, because this process has them."""
     return {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and name not in env}
+
+
+def _from_the_shell(name: str, value: str, extra: Sequence[str]) -> str:
+    wrong = None if name in extra else unknown(name) or impossible(name, value)
+    return f"{name}={value}: comes from the shell{f'; {wrong}' if wrong else ''}"
 
 
 def _environment_seen(server: Server, env: dict[str, str]) -> dict[str, str]:

@@ -57,4 +57,6 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
 
 
 def _how(code: int) -> str:
+    if -code == signal.SIGKILL:
+        return "killed (SIGKILL); was memory short?"
     return f"{signal.Signals(-code).name} ended it" if code < 0 else f"it ended with exit code {code}"

@@ -27,7 +27,7 @@ from eagle3.config.validate import BENCH
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.pipeline import sweep_plan
 from eagle3.pipeline.replay import Replay, replay_hint
-from eagle3.pipeline.sweep import end_sweep, sweeping
+from eagle3.pipeline.sweep import BASIC_LAUNCHER, end_sweep, sweeping
 from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
 from eagle3.pipeline.sweep_table import Record
 
@@ -37,6 +37,10 @@ _LONGEST_ERROR = 2000
 _signals = 0
 _terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 _failures: list[Eagle3Error] = []
+
+
+class _Stop(BaseException):
+    """A job of this process failed, was recorded, and no further one is to run."""
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
@@ -75,6 +79,8 @@ def _guarded(job: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         print("interrupted: what was finished is kept; the same command continues", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except _Stop:
+        return EXIT_FAILED
     except JobFailedError as error:  # was said when it happened
         return error.exit_code
     except Eagle3Error as error:
@@ -175,6 +181,8 @@ def run_job(cfg: DictConfig) -> None:
             return
         record_failure(record, run_dir, error)
         if cfg.sweep.fail_fast or hydra.sweeper.get("max_batch_size") == 1:
+            if str(hydra.launcher._target_) == BASIC_LAUNCHER:
+                raise _Stop from error  # Hydra would put a line of its own before the table
             raise JobFailedError(str(error)) from error  # so that Hydra stops
     finally:
         _drop_if_empty(run_dir, cfg)

@@ -6,6 +6,7 @@ wherever: the sweep and its jobs know of each other by the sweep's folder alone.
 
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from eagle3.config import Config
 from eagle3.config.explain import explain
 from eagle3.config.snapshot import resolved_yaml, write_snapshot
+from eagle3.config.validate import BENCH, STAGES
 from eagle3.errors import EXIT_INTERRUPTED, Eagle3Error
 from eagle3.pipeline.artifacts import DONE, held, is_locked, locked, read_json
 from eagle3.pipeline.devices import Taken, taken
@@ -32,14 +34,17 @@ POLL_S = 0.2
 STOP_S = 120.0
 """How long a job may take to stop in order: its trainer saves a checkpoint first."""
 _LONGEST_FAILURE = 2000
+_OF_A_STAGE = re.compile(rf"\s*({'|'.join((*STAGES, BENCH))}): ")
 
 
 class JobFailedError(Eagle3Error):
     """A job of a sweep failed in its own process. The others run."""
 
-    def __init__(self, cause: str, seconds: float = 0.0) -> None:
+    def __init__(self, cause: str, seconds: float = 0.0, said: bool = False) -> None:
         super().__init__(cause)
         self.seconds = seconds
+        self.said = said
+        """Whether the job itself printed the cause."""
 
 
 def run_sweep_job(cfg: DictConfig, typed: Config, run_dir: Path, record: Record, choices: dict[str, str]) -> None:
@@ -89,7 +94,7 @@ def _watch(run_dir: Path, record: Record, device: Taken) -> None:
         if not stopped:  # someone stopped the job itself
             raise KeyboardInterrupt
     else:
-        raise JobFailedError(_cause(code, tail), seconds)
+        raise JobFailedError(_cause(code, tail), seconds, said="\nerror: " in f"\n{tail}")
 
 
 def stop_elsewhere(sweep: Path) -> None:
@@ -130,7 +135,8 @@ def record_failure(record: Record, run_dir: Path, error: Exception) -> None:
     """Writes and says why the job failed: in its own process, or before one was started."""
     failure = str(error) if isinstance(error, Eagle3Error) else explain(error)
     record.end(run_dir, "failed", getattr(error, "seconds", 0.0), failure[:_LONGEST_FAILURE])
-    print(f"job {record.number} failed: {failure.splitlines()[0]}", file=sys.stderr)
+    said = isinstance(error, JobFailedError) and error.said
+    print(f"job {record.number} failed{'' if said else f': {failure.splitlines()[0]}'}", file=sys.stderr)
 
 
 def _is_done(cfg: DictConfig, typed: Config, run_dir: Path) -> bool:
@@ -187,5 +193,11 @@ def _cause(code: int, tail: str) -> str:
     at = max((i for i, line in enumerate(lines) if line.startswith("error: ")), default=None)
     if at is not None:
         return "\n".join(lines[at:]).removeprefix("error: ")
-    how = f"{signal.Signals(-code).name} ended it" if code < 0 else f"it ended with exit code {code}"
-    return "\n".join([f"{how}: {lines[-1].strip()}" if lines else how, *lines[-10:]])
+    if code >= 0:
+        how = f"it ended with exit code {code}"
+        return "\n".join([f"{how}: {lines[-1].strip()}" if lines else how, *lines[-10:]])
+    stage = next((found[1] for line in reversed(lines) if (found := _OF_A_STAGE.match(line))), None)
+    during = f" in {stage}" if stage else ""
+    if -code == signal.SIGKILL:
+        return f"killed{during} (SIGKILL); was memory short?"
+    return "\n".join([f"{signal.Signals(-code).name} ended it{during}", *lines[-10:]])

@@ -77,6 +77,8 @@ def varied_in(folder: Path, record: Record) -> list[str]:
 
 def varied(records: list[Record]) -> list[list[str]]:
     """Of each job the overrides that not all jobs have."""
+    if not records:
+        return []
     common = set.intersection(*(set(record.overrides) for record in records))
     return [[item for item in record.overrides if item not in common] for record in records]
 

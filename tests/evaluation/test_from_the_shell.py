@@ -1,0 +1,21 @@
+"""NCCL's variables that a server has from the shell: NCCL ignores a misspelt one without a word."""
+
+import pytest
+
+from eagle3.evaluation.bench import _from_the_shell
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("NCCL_ALG", "x", "no NCCL variable is called so; did you mean NCCL_ALGO"),
+        ("NCCL_ALGO", "x", "x is not one of Tree"),
+    ],
+)
+def test_one_that_nccl_does_not_follow_is_called_so(name: str, value: str, says: str) -> None:
+    assert says in _from_the_shell(name, value, [])
+    assert _from_the_shell(name, value, [name]) == f"{name}={value}: comes from the shell"
+
+
+def test_one_that_it_follows_is_only_named() -> None:
+    assert _from_the_shell("NCCL_ALGO", "Ring", []) == "NCCL_ALGO=Ring: comes from the shell"
