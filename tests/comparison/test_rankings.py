@@ -84,6 +84,14 @@ def test_what_shares_a_measurement_is_one_row(runs: Runs) -> None:
     assert (only.variants[0].label, only.served[0].label) == ("boundaries=[1,3,5]", "nccl.serving=ring_ll")
 
 
+def test_a_drafter_whose_provenance_is_damaged_is_still_one(runs: Runs) -> None:
+    folder = runs.add({}, [0.3], bench={"decode_1": 100.0})
+    (folder / "provenance.json").write_text("torn {")
+    found = compare([runs.at])
+    assert (len(found.variants), len(found.served)) == (1, 1)
+    assert headline(found)[0].startswith("Best: 0, accept length 1.300")
+
+
 def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
     for lr in (0.1, 0.2):
         for seed in (0, 1):
@@ -94,6 +102,7 @@ def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
 
     assert left("seed=1") == left("seed=0") == [("lr=0.2", 1), ("lr=0.1", 1)]
     assert left("seed=1", "lr=0.1") == [("lr=0.1", 1)]
+    assert csv_text(compare([runs.at / "0"])).startswith("run,seeds,")
     assert left("dataset=jsonl") == left("dataset=jsonl 01234567") == [("lr=0.2", 2), ("lr=0.1", 2)]
     assert left("dataset!=other") == left()
     assert left("accept_length>1.404") == [("lr=0.2", 2)], "a figure is its row's: seeds are not picked by it"

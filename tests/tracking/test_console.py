@@ -150,6 +150,7 @@ def test_fan_out_reaches_all(tmp_path: Path, clock: list[float]) -> None:
         (field_text("accept_length", 1.0), "accept length 1.00"),
         (field_text("gb_per_s", 3.6), "3.60 GB/s"),
         (field_text("tokens_per_s", 412.3), "412 tokens/s"),
+        (field_text("prefill", 5668.2), "prefill 5,668"),
         (field_text("accept_length", 1.756), "accept length 1.76"),
         (field_text("data_wait", 0.0123), "data wait 1.2%"),
         (field_text("lr", 5e-5), "lr 5.00e-05"),

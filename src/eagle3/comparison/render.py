@@ -13,6 +13,7 @@ from eagle3.comparison.outcome import headline
 from eagle3.comparison.ranking import Ranking
 from eagle3.comparison.table import BEHIND, Comparison
 from eagle3.comparison.terminal import Fitting
+from eagle3.comparison.variants import Variant
 
 Record = dict[str, str | int | float | None]
 
@@ -96,7 +97,7 @@ def records(comparison: Comparison) -> list[Record]:
 def _drafters(comparison: Comparison) -> list[Record]:
     rows = []
     for variant in comparison.variants:
-        row: Record = {**variant.setting, "seeds": len(variant.distinct)}
+        row: Record = {**_name(variant), "seeds": len(variant.distinct)}
         for column in comparison.columns:
             row[column.key] = column.value(variant)
             if column.key == "accept_length":
@@ -116,7 +117,7 @@ def _drafters(comparison: Comparison) -> list[Record]:
 def _served(comparison: Comparison) -> list[Record]:
     rows = []
     for variant in comparison.served:
-        row: Record = dict(variant.setting)
+        row: Record = dict(_name(variant))
         for ranking in comparison.of_the_target:
             place = next((place for place in ranking.places if place.variant is variant), None)
             if place is None:
@@ -129,6 +130,10 @@ def _served(comparison: Comparison) -> list[Record]:
         row["runs"] = ";".join(map(str, variant.folders))
         rows.append(row)
     return rows
+
+
+def _name(variant: Variant) -> dict[str, str]:
+    return variant.setting or {"run": variant.label}
 
 
 def csv_text(comparison: Comparison) -> str:

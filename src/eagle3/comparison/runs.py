@@ -60,7 +60,8 @@ class Run:
     @property
     def only_benched(self) -> bool:
         """Without data and without a drafter (`until=bench`)."""
-        return self.benched and set(self.provenance.get("artifacts") or {}) <= {BENCH}
+        made = set(self.provenance.get("artifacts") or {})
+        return self.benched and not self.conditional and made <= {BENCH}
 
     def measurement(self, stage: str) -> str:
         """Of a stage's artifact: runs that share one have one measurement; the run itself where that is not known."""
