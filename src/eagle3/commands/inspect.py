@@ -15,9 +15,11 @@ from rich.text import Text
 from eagle3.commands.datasets import begun, dataset, exported, prepared
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import checkpoint, extract_snapshot, made_by
+from eagle3.commands.sweeps import comparison, sweep
 from eagle3.commands.verify import target_of
 from eagle3.config.origin import read_origin
 from eagle3.errors import EXIT_DONE, ConfigError, DataError
+from eagle3.pipeline.sweep_table import JOB_RECORD
 from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, read_json
 from eagle3.tracking.units import duration, quantity, size
 
@@ -50,6 +52,8 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
         return EXIT_DONE
     describe: dict[Kind, Callable[[Path], Facts]] = {
         Kind.RUN: _run,
+        Kind.SWEEP: sweep,
+        Kind.COMPARISON: comparison,
         Kind.DATASET: dataset,
         Kind.BEGUN: begun,
         Kind.EXPORTED: exported,
@@ -76,9 +80,11 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
 
 def _run(path: Path) -> Facts:
     made = read_json(path / "provenance.json")
-    yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
-    if (path / FAILURE).is_file():
-        yield "failed", " ".join((path / FAILURE).read_text(encoding="utf-8").split())
+    failure, done = _failure(path), (path / "DONE").exists()
+    goes_on = "not finished: the same command continues it" if failure is None else "failed"
+    yield "state", "finished" if done else goes_on
+    if failure is not None and not done:
+        yield "why", failure
     if target := made.get("target"):
         yield "target", f"{target.get('name')}, from {target.get('source')}"
     if boundaries := made.get("boundaries"):
@@ -96,6 +102,14 @@ def _run(path: Path) -> Facts:
     yield from made_by(read_origin(path), path)
     for folder in sorted(path.glob("wandb/offline-run-*")):
         yield "sync", f"wandb sync {shlex.quote(str(folder))}"
+
+
+def _failure(path: Path) -> str | None:
+    """Why the run failed, in its own words or, of a sweep's job, in the sweep's."""
+    if (path / FAILURE).is_file():
+        return " ".join((path / FAILURE).read_text(encoding="utf-8").split())
+    found = read_json(path / JOB_RECORD).get("failure")
+    return " ".join(str(found).split()) if found else None
 
 
 def _training(path: Path) -> Facts:

@@ -4,12 +4,16 @@ import json
 from enum import StrEnum
 from pathlib import Path
 
+from eagle3.commands.sweeps import PAGE
 from eagle3.errors import ConfigError
+from eagle3.pipeline.sweep_table import JOB_RECORD, SWEEP_FILE
 from eagle3.tracking.results import read_json
 
 
 class Kind(StrEnum):
     RUN = "a run"
+    SWEEP = "a sweep"
+    COMPARISON = "a comparison of runs"
     DATASET = "a dataset of hidden states"
     BEGUN = "a dataset of hidden states that was only begun"
     EXPORTED = "hidden states exported for another project"
@@ -47,6 +51,12 @@ def kind_of(path: Path) -> Kind:
     if (path / "config.json").is_file() and _is_drafter(path):  # it has the snapshot of the run that made it
         return Kind.DRAFTER
     if (path / "provenance.json").is_file() or (path / "snapshot" / "replay.yaml").is_file():
+        return Kind.RUN
+    if (path / SWEEP_FILE).is_file():
+        return Kind.SWEEP
+    if (path / PAGE).is_file():
+        return Kind.COMPARISON
+    if "overrides" in read_json(path / JOB_RECORD):  # of a sweep, and failed before it began
         return Kind.RUN
     if (path / "job.json").is_file():
         return Kind.EVALUATION if read_json(path / "job.json").get("drafter") else Kind.TRAINING

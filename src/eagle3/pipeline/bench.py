@@ -1,6 +1,5 @@
 """Measures the served target under its NCCL profile: alone (`until=bench`: no data, no drafter), or in a run."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,12 @@ from typing import Any
 from rich.table import Table
 
 from eagle3.config import Config
-from eagle3.config.provenance import provenance
 from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import bench_command, run_bench
 from eagle3.metrics import JsonlReporter
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
+from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.stages import bench_artifact
 from eagle3.target.info import TargetInfo
 from eagle3.target.resolve import cache_folder, resolve_target
@@ -42,7 +41,7 @@ def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) ->
     Raises:
         Eagle3Error: the server did not start, died, or has not the environment that it was given.
     """
-    made = provenance(sys.argv)
+    made = made_by_command(run_dir)
     (run_dir / "logs").mkdir(exist_ok=True)
     console = ConsoleReporter()
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config import Config
-from eagle3.config.provenance import provenance
 from eagle3.config.secrets import redact
 from eagle3.config.validate import STAGES
 from eagle3.data.json_file import write_json
@@ -21,6 +20,7 @@ from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
 from eagle3.pipeline.bench import add_bench_figures, measured
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.fit import require_fit
+from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.replay import Replay
 from eagle3.pipeline.reuse import as_left, require_same_content
 from eagle3.pipeline.stages import Stages, bench_artifact, captured, inputs_of, left_out, stages_of
@@ -40,7 +40,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
         Eagle3Error: what was finished is kept, and the same command continues.
         KeyboardInterrupt: likewise.
     """
-    made = provenance(sys.argv)
+    made = made_by_command(run_dir)
     (run_dir / FAILURE).unlink(missing_ok=True)  # a sweep's job is run again in its folder
     write_json(run_dir / "provenance.json", made)
     (run_dir / "logs").mkdir(exist_ok=True)
