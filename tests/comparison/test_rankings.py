@@ -80,6 +80,9 @@ def test_what_shares_a_measurement_is_one_row(runs: Runs) -> None:
     assert [len(variant.distinct) for variant in found.variants] == [1, 1]
     assert [variant.setting for variant in found.served] == [{"nccl.serving": "default"}, {"nccl.serving": "ring_ll"}]
     assert "+16.7%, spread not known" in plain_text(found)
+    by_rate = compare([runs.at], order="decode_1")
+    assert [variant.label for variant in by_rate.served] == ["nccl.serving=ring_ll", "nccl.serving=default"]
+    assert by_rate.variants[0] is by_rate.best
     only = compare([runs.at], ["nccl.serving=ring_ll", "boundaries=[1,3,5]"])
     assert (only.variants[0].label, only.served[0].label) == ("boundaries=[1,3,5]", "nccl.serving=ring_ll")
 

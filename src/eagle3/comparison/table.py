@@ -161,10 +161,11 @@ def compare_runs(
     columns = columns_of(variants, steps)
     rankings = rankings_of(variants, served)
     evaluated = any(ranking.figure == ACCEPT_LENGTH for ranking in rankings)
-    if variants and (order is not None or evaluated):
+    of_the_target = served_columns(served)
+    if order is not None and (not variants or order in {column.key for column in of_the_target}):
+        served, order = choose.sort(served, order, of_the_target, reverse), None
+    if order is not None or evaluated:
         variants = choose.sort(variants, order or "accept_length", columns, reverse)
-    elif order is not None:
-        served = choose.sort(served, order, served_columns(served), reverse)
     return Comparison(variants, columns, steps, list(notes), rankings, served)
 
 
