@@ -209,8 +209,7 @@ def step_states(
             for layer, cache in zip(weights.layers, caches, strict=True):
                 q, key, value = layer.qkv(x, given, *angles)
                 cache.later.append((key, value))
-                attended = attend(q, cache.k0, cache.v0, cache.later, prefix, scale)
-                g, normed = layer.after_attention(g, attended)
+                g, normed = layer.after_attention(g, attend(q, cache.k0, cache.v0, cache.later, prefix, scale))
                 x, given = normed, None
         yield take(normed, plan.scored[k])
         if shape.norm_output:
