@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from tests.evaluation.recorded_loads import loads
 
+from eagle3.comparison import headline
+from eagle3.comparison.figures import BENCH
+from eagle3.comparison.grouping import differing, variants_of
 from eagle3.comparison.noise import Verdict, accept_length, bootstrap_spread, by_seeds, by_sequences
 from eagle3.comparison.runs import Run, Sequences
 from eagle3.comparison.table import compare_runs
-from eagle3.comparison.variants import differing, judge, variants_of
+from eagle3.comparison.variants import judge
 from eagle3.evaluation.figures import cells_of, summary_of
 
 
@@ -32,7 +35,7 @@ def made(config: dict[str, Any], shares: list[float], seed: int = 0, sequences: 
     summary["eval/accept_length"] = float(accept_length(conditional))
     provenance = {"dataset": {"fingerprint": data}, "target": {"fingerprint": "t"}}
     config = {"seed": seed, "dataset.name": data, **config}
-    return Run(Path(f"run-{seed}"), config, summary, provenance, found if sequences else None)
+    return Run(Path(f"run-{config}"), config, summary, provenance, found if sequences else None)
 
 
 def test_the_bootstraps_spread_is_that_of_many_draws() -> None:
@@ -40,20 +43,20 @@ def test_the_bootstraps_spread_is_that_of_many_draws() -> None:
         float(accept_length(one.accepted.sum(0) / one.reached.sum(0)))
         for one in (drawn([0.5, 0.4], seed) for seed in range(400))
     ]
-    assert bootstrap_spread(drawn([0.5, 0.4], 1000), 2).accept_length == pytest.approx(np.std(lengths), rel=0.25)
+    assert bootstrap_spread(drawn([0.5, 0.4], 1000)).accept_length == pytest.approx(np.std(lengths), rel=0.25)
 
 
 def test_equal_drafters_are_rarely_called_different() -> None:
-    called = sum(by_sequences(drawn([0.5, 0.4], i), drawn([0.5, 0.4], 500 + i), 2).exceeds for i in range(100))
+    called = sum(by_sequences(drawn([0.5, 0.4], i), drawn([0.5, 0.4], 500 + i)).exceeds for i in range(100))
     assert called <= 12, "95% intervals, so about 5 of 100"
 
 
 def test_a_real_difference_is_seen_and_signed() -> None:
-    verdict = by_sequences(drawn([0.6, 0.5], 1), drawn([0.5, 0.4], 2), 2)
+    verdict = by_sequences(drawn([0.6, 0.5], 1), drawn([0.5, 0.4], 2))
     assert verdict.exceeds
     assert verdict.low < verdict.difference < verdict.high
     assert verdict.difference == pytest.approx(0.2, abs=0.06)
-    assert by_sequences(drawn([0.5, 0.4], 2), drawn([0.6, 0.5], 1), 2).difference == -verdict.difference
+    assert by_sequences(drawn([0.5, 0.4], 2), drawn([0.6, 0.5], 1)).difference == -verdict.difference
 
 
 def test_seeds_by_welch() -> None:
@@ -68,9 +71,9 @@ def test_seeds_by_welch() -> None:
 
 def test_what_can_not_be_compared_is_said() -> None:
     a, other_data = variants_of([made({"x": 1}, [0.5]), made({"x": 2}, [0.5], data="e")])
-    assert judge(a, other_data, 1) == "measured on other conversations, in another way or for another target"
+    assert judge(a, other_data) == "measured on other conversations, in another way or for another target"
     a, b = variants_of([made({"x": 1}, [0.5], sequences=False), made({"x": 2}, [0.5], sequences=False)])
-    assert "no figures by sequence" in str(judge(a, b, 1))
+    assert "no figures by sequence" in str(judge(a, b))
 
 
 def test_seeds_are_put_together_and_a_repeated_run_counts_once() -> None:
@@ -78,17 +81,11 @@ def test_seeds_are_put_together_and_a_repeated_run_counts_once() -> None:
     found = compare_runs(runs)
     assert [variant.setting for variant in found.variants] == [{"x": "1"}, {"x": "2"}]
     assert [len(variant.distinct) for variant in found.variants] == [2, 1]
-    assert found.spreads[0] is not None
-    assert found.spreads[0].source == "2 seeds"
-    assert isinstance(found.verdicts[1], Verdict)
-    assert "bootstrap" in found.verdicts[1].source
-
-
-def test_drafts_of_unequal_number_are_compared_at_the_fewest() -> None:
-    found = compare_runs([made({"loss.ttt_steps": 1}, [0.6]), made({"loss.ttt_steps": 3}, [0.5, 0.5, 0.5])])
-    assert found.best is not None
-    assert found.best.setting == {"ttt_steps": "1"}
-    assert "all are compared at 1" in " ".join(found.headline())
+    assert found.variants[0].spread is not None
+    assert found.variants[0].spread.source == "2 seeds"
+    verdict = found.verdict(found.variants[1])
+    assert isinstance(verdict, Verdict)
+    assert "bootstrap" in verdict.source
 
 
 def test_keys_that_differ() -> None:
@@ -111,9 +108,9 @@ def test_a_served_evaluation_is_compared_by_the_names_that_it_writes() -> None:
     keys = [column.key for column in found.columns]
     assert [column.value(found.variants[0]) for column in found.columns if column.key == "speedup"] == [1.5]
     assert "served_tokens_per_s" in keys
-    assert "(served, 3 drafted tokens)" in found.headline()[0]
+    assert "(served, 3 drafted tokens)" in headline(found)[0]
     simulated = made({"optim.lr": 3}, [0.5])
-    verdict = judge(variants_of([*served, simulated])[0], variants_of([*served, simulated])[2], 1)
+    verdict = judge(variants_of([*served, simulated])[0], variants_of([*served, simulated])[2])
     assert verdict == "measured on other conversations, in another way or for another target"
 
 
@@ -124,4 +121,4 @@ def test_an_nccl_profile_is_told_by_its_name() -> None:
         "tree": {"nccl.serving.env.NCCL_ALGO": "Tree"},
     }
     runs = [made({"nccl.serving.name": name, **env}, [0.5]) for name, env in profiles.items()]
-    assert [variant.setting for variant in variants_of(runs)] == [{"nccl.serving": name} for name in profiles]
+    assert [variant.setting for variant in variants_of(runs, BENCH)] == [{"nccl.serving": name} for name in profiles]

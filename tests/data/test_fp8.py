@@ -204,6 +204,8 @@ def test_only_a_dataset_in_8_bits_says_what_that_loses(tmp_path):
     manifest = write(tmp_path, LENGTHS)
     assert "quantisation" not in (tmp_path / "manifest.json").read_text()
     assert Manifest.load(tmp_path) == manifest
-    manifest.quantisation = {"kl_divergence": 0.5}
+    lost = {"kl_divergence": 0.5, "top1_agreement": 0.75, "positions": 4}
+    lost |= {name: dict.fromkeys(manifest.states, 0.02) for name in ("relative_rms", "max_relative_row")}
+    manifest.quantisation = lost
     manifest.save(tmp_path)
-    assert Manifest.load(tmp_path).quantisation == {"kl_divergence": 0.5}
+    assert Manifest.load(tmp_path).quantisation == lost

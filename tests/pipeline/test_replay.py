@@ -149,6 +149,10 @@ def test_no_snapshot_there(project: Path, tmp_path: Path) -> None:
     code, output = replay(project, tmp_path)
     assert code == 2
     assert f"no snapshot/replay.yaml in {tmp_path}" in output
+    for group, options in (("snapshot=replai", "there are: replay"), ("debug=tinny", "there are: tiny")):
+        code, output = run(["--config-dir", str(runs(project)[0]), group], project, project)
+        assert code == 2, output
+        assert f"is no option; {options}" in output
     code, output = run(["experiment=quickstart", "replay.strict=true", "mode=plan"], project, project)
     assert code == 2
     assert "replay.strict: nothing is repeated" in output
@@ -158,8 +162,14 @@ def test_the_hint_names_the_commit(tmp_path: Path) -> None:
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "snapshot" / "replay.yaml").touch()
     (tmp_path / "provenance.json").write_text(json.dumps({"git": {"commit": "abc123"}}))
-    assert "`git checkout abc123`" in str(replay_hint(["run.py", f"--config-dir={tmp_path}", "snapshot=replay"]))
-    assert replay_hint(["run.py", "experiment=quickstart"]) is None
+    assert "`git checkout abc123`" in str(
+        replay_hint(["run.py", f"--config-dir={tmp_path}", "snapshot=replay"], "x: ?")
+    )
+    assert replay_hint(["run.py", "experiment=quickstart"], "x: ?") is None
+    typed = ["run.py", f"--config-dir={tmp_path}", "snapshot=replay", "optim.lrr=1", "target=smoll"]
+    assert replay_hint(typed, "optim.lrr: no such key; did you mean optim.lr?") is None
+    assert replay_hint(typed, "In 'config': Could not find 'target/smoll'") is None
+    assert replay_hint(typed, "In 'config': Could not find 'target/smollm2'") is not None
 
 
 def test_differences_of_provenances() -> None:

@@ -10,19 +10,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tests.pipeline.test_artifacts import Notes
 
 from eagle3 import config
+from eagle3.comparison.variants import REPEATS
 from eagle3.pipeline.artifacts import locked
 from eagle3.pipeline.sweep import _digest, _jobs, _union
 from eagle3.pipeline.sweep_job import settle
-from eagle3.pipeline.sweep_table import (
-    REPEATS,
-    SWEEP_FILE,
-    Record,
-    choices_of,
-    ranked,
-    read_records,
-    varied,
-    write_tables,
-)
+from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, read_records, varied, write_tables
 
 SWEEPS = sorted(path.stem for path in (config.PROJECT / "sweeps").glob("*.yaml"))
 SEARCH = f"hydra.searchpath=[file://{config.PROJECT / 'conf'}]"
@@ -69,6 +61,13 @@ def test_all_choices_of_boundaries_are_captured_at_once() -> None:
     assert _union(sweep("drafters"), _jobs(sweep("drafters"))) is None
 
 
+def test_a_choice_that_the_target_does_not_have_is_not_captured() -> None:
+    found = sweep("layers", "layers.boundaries=[1,3,5],[1,9,200],[2,4,5]")
+    assert _union(found, _jobs(found)) == [1, 2, 3, 4, 5]
+    found = sweep("layers", "layers.boundaries=[1,3],null,[2]", "target.shape.num_layers=4")
+    assert _union(found, _jobs(found)) == [1, 2, 3], "too shallow for the default"
+
+
 def test_a_choice_of_the_group_is_captured_like_one_of_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     def union(*task: str) -> list[int] | None:
         found = sweep("drafters", *task)
@@ -92,37 +91,9 @@ def test_the_same_command_has_the_same_name_whatever_it_does_about_failures() ->
     assert _digest(changed) != _digest(sweep("layers"))
 
 
-def records() -> list[Record]:
-    lengths = {("a", 0): 1.50, ("a", 1): 1.54, ("b", 0): 1.53, ("b", 1): 1.60, ("c", 0): 1.20, ("c", 1): 1.22}
-    return [
-        Record(i, [f"x={name}", f"seed={seed}", "y=same"], "done", 5.0, figures={"eval/accept_length": value})
-        for i, ((name, seed), value) in enumerate(lengths.items())
-    ]
-
-
-def test_choices_are_ranked_by_their_median_and_a_difference_within_the_spread_is_a_tie() -> None:
-    found = records()
+def test_what_all_jobs_have_is_not_varied() -> None:
+    found = [Record(i, [f"x={name}", f"seed={seed}", "y=same"]) for i, (name, seed) in enumerate(["a0", "a1", "b0"])]
     assert varied(found)[1] == ["x=a", "seed=1"]
-    rows = ranked(choices_of(found, "eval/accept_length"))
-    assert [(choice.name, verdict) for choice, verdict in rows] == [("x=b", "best"), ("x=a", "tie"), ("x=c", "-22.7%")]
-    assert rows[0][0].spread == pytest.approx(0.07)
-    alone = ranked(choices_of(found[::2], "eval/accept_length"))
-    assert alone[1][1] == "-2.0%, spread not known"
-
-
-def test_what_jobs_share_counts_once_by_what_they_have_in_common() -> None:
-    """Two choices of layers under two NCCL profiles, two seeds: four trainings and four measurements of tokens/s."""
-    found = []
-    for seed in (0, 1):
-        for layers in ("a", "b"):
-            for profile in ("p", "q"):
-                figures = {"eval/accept_length": 2.0 + (layers == "a") + seed / 10, "bench/prefill": 100.0 + seed}
-                record = Record(len(found), [f"seed={seed}", f"layers={layers}", f"nccl={profile}"], figures=figures)
-                record.measured = {"eval/accept_length": f"{layers}{seed}", "bench/prefill": f"{profile}{seed}"}
-                found.append(record)
-    by_length, by_rate = (choices_of(found, figure) for figure in ("eval/accept_length", "bench/prefill"))
-    assert {choice.name: choice.values for choice in by_length} == {"layers=a": [3.0, 3.1], "layers=b": [2.0, 2.1]}
-    assert {choice.name: choice.values for choice in by_rate} == {f"nccl={name}": [100.0, 101.0] for name in "pq"}
 
 
 def test_the_table_has_every_job_and_every_cause(tmp_path: Path) -> None:
@@ -131,10 +102,10 @@ def test_the_table_has_every_job_and_every_cause(tmp_path: Path) -> None:
     Record(0, ["x=a"], log="/logs/0").end(tmp_path / "0", "failed", 3.0, "no room\nfor it")
     found = read_records(tmp_path)
     assert [(record.number, record.status) for record in found] == [(0, "failed"), (1, "not run"), (2, "not run")]
-    write_tables(tmp_path, found)
+    write_tables(tmp_path, found, [])
     text = (tmp_path / "sweep.md").read_text()
-    assert "| 0   | x=a    | failed  | 3 s  |" in text
-    assert "| 2   | x=c    | not run |      |" in text
+    assert "| 0 | x=a | failed | 3 s |" in text
+    assert "| 2 | x=c | not run |  |" in text
     assert "job 0 failed: no room\nfor it\nlog: /logs/0" in text
 
 

@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eagle3.comparison.columns import Column
-from eagle3.comparison.variants import Variant, shown
+from eagle3.comparison.columns import Column, dataset_of
+from eagle3.comparison.grouping import shown
+from eagle3.comparison.runs import Run
+from eagle3.comparison.variants import Variant
 from eagle3.errors import ConfigError
 
 _CONDITION = re.compile(r"\s*([\w./]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
@@ -17,20 +19,33 @@ _TESTS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-def where(variants: Sequence[Variant], conditions: Sequence[str], columns: Sequence[Column]) -> list[Variant]:
-    """Those that meet all conditions, each `key=value`, `!=`, `<`, `<=`, `>` or `>=`.
+def where(
+    runs: Sequence[Run], conditions: Sequence[str], variants: Sequence[Variant], columns: Sequence[Column]
+) -> list[Run]:
+    """Runs that meet all conditions, each `key=value`, `!=`, `<`, `<=`, `>` or `>=`.
+
+    A key of the configuration is that of each run. A figure is its row's, over all seeds: seeds are not picked by how
+    well they did.
 
     Raises:
         ConfigError: a condition that can't be read, or a key that no run has.
     """
-    kept = list(variants)
+    kept = list(runs)
     for condition in conditions:
         parts = _CONDITION.fullmatch(condition)
         if parts is None:
             raise ConfigError(f"--where {condition}: write KEY=VALUE, or !=, <, <=, >, >= in place of the =")
         key, sign, wanted = parts[1], parts[2], parts[3]
-        value_of = _value_of(key, variants, columns)
-        kept = [variant for variant in kept if _holds(value_of(variant), sign, wanted, condition)]
+        column = next((column for column in columns if column.key == key), None)
+        if column is not None:
+            rows = [variant for variant in variants if _holds(column.value(variant), sign, wanted, condition)]
+            left = {id(run) for variant in rows for run in variant.runs}
+            kept = [run for run in kept if id(run) in left]
+        elif key == "dataset" and " " in wanted:  # as its column says it
+            kept = [run for run in kept if (dataset_of(run) == wanted) == (sign == "=")]
+        else:
+            name = _key(key, runs, columns)
+            kept = [run for run in kept if _holds(run.config.get(name), sign, wanted, condition)]
     return kept
 
 
@@ -40,26 +55,30 @@ def sort(variants: Sequence[Variant], key: str, columns: Sequence[Column], rever
     Raises:
         ConfigError: a key that no run has.
     """
-    value_of = _value_of(key, variants, columns)
-    better = next((column.more_is_better for column in columns if column.key == key), False)
+    column = next((column for column in columns if column.key == key), None)
+    name = None if column is not None else _key(key, [run for variant in variants for run in variant.runs], columns)
+
+    def value_of(variant: Variant) -> Any:
+        return column.value(variant) if column is not None else variant.runs[0].config.get(name)
+
+    better = column is not None and column.more_is_better
     known = [variant for variant in variants if value_of(variant) is not None]
     numbers = all(_number(value_of(variant)) is not None for variant in known)
     known.sort(key=lambda v: _number(value_of(v)) if numbers else shown(value_of(v)), reverse=better != reverse)  # type: ignore[arg-type, return-value]
     return known + [variant for variant in variants if value_of(variant) is None]
 
 
-def _value_of(key: str, variants: Sequence[Variant], columns: Sequence[Column]) -> Callable[[Variant], Any]:
-    for column in columns:
-        if column.key == key:
-            return column.value
-    keys = sorted({name for variant in variants for name in variant.runs[0].config})
-    ending = [name for name in keys if name == key or name.endswith(f".{key}")]
-    if key in ending:
-        ending = [key]
-    if len(ending) == 1:
-        return lambda variant: variant.runs[0].config.get(ending[0])
-    if ending:
-        raise ConfigError(f"{key}: could be {', '.join(ending)}; give one of these")
+def _key(key: str, runs: Sequence[Run], columns: Sequence[Column]) -> str:
+    """The configuration's key of which `key` is all, the end, or what it names (`dataset` of `dataset.name`)."""
+    names = sorted({name for run in runs for name in run.config})
+    for wanted in (key, f"{key}.name"):
+        if wanted in names:
+            return wanted
+        ending = [name for name in names if name.endswith(f".{wanted}")]
+        if len(ending) == 1:
+            return ending[0]
+        if ending:
+            raise ConfigError(f"{key}: could be {', '.join(ending)}; give one of these")
     figures = ", ".join(column.key for column in columns)
     raise ConfigError(f"{key}: no figure and no key of these runs' configurations; figures: {figures}")
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from eagle3.comparison.figures import BENCH, figures_in, rate, stage_of
+from eagle3.comparison.runs import Run
 from eagle3.comparison.variants import Variant
 from eagle3.tracking.units import quantity
 
@@ -24,10 +26,6 @@ class Column:
 _FURTHER = (
     ("speedup", "speed-up", "serve/speedup", "{:.2f}x", True),
     ("served_tokens_per_s", "served, tokens/s", "serve/tokens_per_s", "", True),
-    ("decode_1", "decode 1, tokens/s", "bench/decode_1", "", True),
-    ("decode_4", "decode 4, tokens/s", "bench/decode_4", "", True),
-    ("decode_16", "decode 16, tokens/s", "bench/decode_16", "", True),
-    ("prefill", "prefill, tokens/s", "bench/prefill", "", True),
     ("extract_tokens_per_s", "extract, tokens/s", "extract/tokens_per_s", "", True),
     ("train_tokens_per_s", "train, tokens/s", "train/tokens_per_s", "", True),
     ("gpu_hours", "GPU-hours", "cost/gpu_hours", "{:.3g}", False),
@@ -36,23 +34,51 @@ _FURTHER = (
 )
 """(key, heading, name in report/summary.json, format, more is better); shown where some run has it."""
 _NOT_IF_ZERO = ("gpu_hours", "cpu_hours")
+_ZERO_IS_UNKNOWN = ("extract_tokens_per_s", "train_tokens_per_s", "served_tokens_per_s")
+"""Too short to have been measured."""
 
 
 def columns_of(variants: Sequence[Variant], steps: int) -> list[Column]:
-    """Those that some variant has a figure for; accept lengths are those of `steps` drafted tokens."""
-    columns = [
-        Column("accept_length", "accept length", lambda v: v.accept_length(steps), "{:.3f}".format),
-        *(_step(k) for k in range(max(variant.steps for variant in variants))),
-    ]
+    """Those that some drafter has a figure for.
+
+    Args:
+        steps: drafted tokens that all have; where some draft more, the accept length with these is a column too.
+    """
+    columns = [Column("accept_length", "accept length", lambda v: v.accept_length(), "{:.3f}".format)]
+    most = max((variant.steps for variant in variants), default=0)
+    if most > steps > 0:
+        columns.append(
+            Column(f"accept_length_at_{steps}", f"at {steps}", lambda v: v.accept_length(steps), "{:.3f}".format)
+        )
+    columns += [_step(k) for k in range(most)]
     for key, title, name, form, better in _FURTHER:
-        show = form.format if form else lambda value: quantity(round(value))
-        columns.append(Column(key, title, lambda v, name=name: v.figure(name), show, better, name))
+        show = form.format if form else _whole if key == "dataset_tokens" else rate
+
+        def value(variant: Variant, name: str = name, key: str = key) -> float | None:
+            found = variant.figure(name)
+            return None if found == 0 and key in _ZERO_IS_UNKNOWN else found
+
+        columns.append(Column(key, title, value, show, better, name))
 
     def has(column: Column) -> bool:
         values = [value for variant in variants if (value := column.value(variant)) is not None]
         return any(values) if column.key in _NOT_IF_ZERO else bool(values)
 
     return [column for column in columns if has(column)]
+
+
+def served_columns(variants: Sequence[Variant]) -> list[Column]:
+    """Figures of the served target, for --where."""
+    names = figures_in({name for variant in variants for run in variant.runs for name in run.summary})
+    return [
+        Column(name.removeprefix("bench/"), title, lambda v, name=name: v.figure(name), rate, source=name)
+        for name, title in names.items()
+        if stage_of(name) == BENCH
+    ]
+
+
+def _whole(value: float) -> str:
+    return quantity(round(value))
 
 
 def _step(k: int) -> Column:
@@ -63,8 +89,7 @@ def _step(k: int) -> Column:
     return Column(f"acceptance_{k + 1}", f"token {k + 1}", value, "{:.1%}".format)
 
 
-def dataset_of(variant: Variant) -> str:
+def dataset_of(run: Run) -> str:
     """Its name, and enough of its fingerprint to see two versions apart."""
-    run = variant.runs[0]
     name, fingerprint = run.config.get("dataset.name"), run.dataset
     return f"{name} {str(fingerprint)[:8]}" if fingerprint else str(name)

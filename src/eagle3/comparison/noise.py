@@ -39,8 +39,27 @@ class Verdict:
         """Whether no difference at all would be a surprise."""
         return self.low > 0 or self.high < 0
 
-    def __str__(self) -> str:
-        return f"{self.difference:+.3f} (95%: {self.low:+.3f} to {self.high:+.3f})"
+    def shown(self, of: float | None = None) -> str:
+        """The difference and its interval; as shares where it is said of what."""
+        return f"{amount(self.difference, of)} (95%: {amount(self.low, of)} to {amount(self.high, of)})"
+
+    def behind(self, of: float | None = None) -> str:
+        """As a cell: `equal`, the difference, or that it is a tie."""
+        if is_equal(self.difference, of) and not self.exceeds:
+            return "equal"
+        return self.shown(of) if self.exceeds else f"tie: {self.shown(of)}"
+
+
+def amount(difference: float, of: float | None = None) -> str:
+    """`+0.029`, or `+3.6%` of what is said; never -0."""
+    if is_equal(difference, of):
+        difference = 0.0
+    return f"{difference:+.3f}" if of is None else f"{difference / of:+.1%}"
+
+
+def is_equal(difference: float, of: float | None = None) -> bool:
+    """Whether nothing is left of it in the digits that are shown."""
+    return abs(difference) < 0.0005 * (1.0 if of is None else abs(of))
 
 
 def accept_length(conditional: np.ndarray) -> np.ndarray:
@@ -48,21 +67,21 @@ def accept_length(conditional: np.ndarray) -> np.ndarray:
     return 1 + np.cumprod(conditional, axis=-1).sum(-1)
 
 
-def seeds_spread(conditional: np.ndarray, steps: int) -> Spread:
-    """`[seeds, all steps]`, of at least two seeds; the accept length is that of `steps` drafted tokens."""
-    lengths = accept_length(conditional[:, :steps])
+def seeds_spread(conditional: np.ndarray) -> Spread:
+    """`[seeds, steps]`, of at least two seeds."""
+    lengths = accept_length(conditional)
     return Spread(conditional.std(0, ddof=1).tolist(), float(lengths.std(ddof=1)), f"{len(conditional)} seeds")
 
 
-def bootstrap_spread(sequences: Sequences, steps: int) -> Spread:
-    shares = _drawn([sequences], sequences.reached.shape[1])[0]
-    lengths = accept_length(shares[:, :steps])
+def bootstrap_spread(sequences: Sequences) -> Spread:
+    shares = _drawn([sequences])[0]
+    lengths = accept_length(shares)
     count = f"bootstrap of {len(sequences.ids)} conversations"
     return Spread(shares.std(0).tolist(), float(lengths.std()), count)
 
 
-def by_seeds(ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
-    """Welch's interval of the difference of means; at least two seeds on either side."""
+def by_seeds(ours: Sequence[float], theirs: Sequence[float], what: str = "seeds") -> Verdict:
+    """Welch's interval of the difference of means; at least two seeds (or rounds) on either side."""
     a, b = np.asarray(ours), np.asarray(theirs)
     va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
     difference, error = float(a.mean() - b.mean()), float(np.sqrt(va + vb))
@@ -70,23 +89,23 @@ def by_seeds(ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
     # Between whole degrees t is nearly linear in their inverse, and a little below the line.
     inverse = [0.0, *(1 / n for n in range(len(_T95), 0, -1))]
     t = float(np.interp(1 / freedom, inverse, [_NORMAL95, *reversed(_T95)]))
-    return Verdict(difference, difference - t * error, difference + t * error, f"{len(a)} and {len(b)} seeds")
+    return Verdict(difference, difference - t * error, difference + t * error, f"{len(a)} and {len(b)} {what}")
 
 
-def by_sequences(ours: Sequences, theirs: Sequences, steps: int) -> Verdict:
+def by_sequences(ours: Sequences, theirs: Sequences) -> Verdict:
     """Paired bootstrap: both drafters on the same draws of the held-out sequences, whose ids must be the same."""
-    mine, other = (accept_length(shares) for shares in _drawn([ours, theirs], steps))
+    mine, other = (accept_length(shares) for shares in _drawn([ours, theirs]))
     low, high = np.quantile(mine - other, [0.025, 0.975])
-    difference = _accept_length(ours, steps) - _accept_length(theirs, steps)
+    difference = _accept_length(ours) - _accept_length(theirs)
     return Verdict(difference, float(low), float(high), f"bootstrap of {len(ours.ids)} conversations")
 
 
-def _accept_length(one: Sequences, steps: int) -> float:
-    return float(accept_length(_shares(one.accepted[:, :steps].sum(0), one.reached[:, :steps].sum(0))))
+def _accept_length(one: Sequences) -> float:
+    return float(accept_length(_shares(one.accepted.sum(0), one.reached.sum(0))))
 
 
-def _drawn(several: list[Sequences], steps: int) -> list[np.ndarray]:
-    """Conditional acceptances `[DRAWS, steps]` of each, on sequences drawn with replacement."""
+def _drawn(several: list[Sequences]) -> list[np.ndarray]:
+    """Conditional acceptances `[DRAWS, its steps]` of each, all on the same sequences, drawn with replacement."""
     count = len(several[0].ids)
     random = np.random.default_rng(0)
     found: list[list[np.ndarray]] = [[] for _ in several]
@@ -94,7 +113,7 @@ def _drawn(several: list[Sequences], steps: int) -> list[np.ndarray]:
         picked = random.integers(0, count, (_DRAWN_AT_A_TIME, count))
         times = np.stack([np.bincount(row, minlength=count) for row in picked])
         for one, parts in zip(several, found, strict=True):
-            parts.append(_shares(times @ one.accepted[:, :steps], times @ one.reached[:, :steps]))
+            parts.append(_shares(times @ one.accepted, times @ one.reached))
     return [np.concatenate(parts) for parts in found]
 
 

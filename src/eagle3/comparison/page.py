@@ -3,8 +3,10 @@
 from html import escape
 from pathlib import Path
 
+from eagle3.comparison.outcome import headline
 from eagle3.comparison.plots import draw, svg
-from eagle3.comparison.table import Comparison
+from eagle3.comparison.ranking import Place, Ranking
+from eagle3.comparison.table import BEHIND, Comparison
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1c1e21 }
@@ -20,7 +22,8 @@ code { font-size: 13px } .left-out { color: #5a5f68 }
 _SORT = """
 document.querySelectorAll('th').forEach((head, at) => head.addEventListener('click', () => {
   const body = head.closest('table').tBodies[0], up = head.dataset.up = head.dataset.up === '1' ? '0' : '1';
-  const key = row => { const t = row.cells[at].textContent, n = parseFloat(t.replace(/,/g, ''));
+  const key = row => { const t = 'sorted' in head.dataset ? row.dataset.behind : row.cells[at].textContent;
+    const n = parseFloat(t.replace(/,/g, ''));
     return isNaN(n) ? t : n };
   [...body.rows].sort((a, b) => { const x = key(a), y = key(b);
     return (typeof x === typeof y ? (x > y) - (x < y) : typeof x === 'number' ? -1 : 1) * (up === '1' ? 1 : -1) })
@@ -31,27 +34,24 @@ document.querySelectorAll('th').forEach((head, at) => head.addEventListener('cli
 
 def page(comparison: Comparison) -> str:
     """The whole file."""
-    heads = "".join(f"<th>{escape(heading)}</th>" for heading in comparison.headings())
-    rows = "\n".join(
-        f'<tr class="{"best" if variant is comparison.best else ""}">{_cells(comparison, row)}</tr>'
-        for variant, row in zip(comparison.variants, comparison.rows(), strict=True)
-    )
     sentences = "\n".join(
         f'<p class="{"outcome" if number < 2 else "further"}">{escape(sentence)}</p>'
-        for number, sentence in enumerate(comparison.headline())
+        for number, sentence in enumerate(headline(comparison))
     )
     pictures = "\n".join(f"<figure>{svg(figure)}</figure>" for figure in draw(comparison).values())
-    runs = "\n".join(f"<li>{escape(v.label)}: {_paths(v.folders)}</li>" for v in comparison.variants)
+    named = comparison.variants or comparison.served
+    runs = "\n".join(f"<li>{escape(v.label)}: {_paths(v.folders)}</li>" for v in named)
     notes = "\n".join(f'<li class="left-out">{escape(str(note))}</li>' for note in comparison.notes)
     left_out = f"<h2>Left out</h2>\n<ul>{notes}</ul>" if notes else ""
+    tables = [_drafters(comparison)] if comparison.variants else []
+    tables += [f"<h2>By {escape(ranking.title)}</h2>\n{_ranking(ranking)}" for ranking in comparison.of_the_target]
+    body = "\n".join(tables)
     return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Comparison of {len(comparison.variants)} drafters</title>
+<html lang="en"><meta charset="utf-8"><title>{escape(comparison.title)}</title>
 <style>{_STYLE}</style>
-<h1>Comparison</h1>
+<h1>{escape(comparison.title)}</h1>
 {sentences}
-<table><thead><tr>{heads}</tr></thead><tbody>
-{rows}
-</tbody></table>
+{body}
 <div class="plots">
 {pictures}
 </div>
@@ -63,13 +63,39 @@ def page(comparison: Comparison) -> str:
 """
 
 
-def _cells(comparison: Comparison, row: list[str]) -> str:
-    first = len(comparison.variants[0].setting) or 1
-    last = first + len(comparison.columns) + (comparison.best is not None)
-    return "".join(
-        f'<td class="n">{escape(cell)}</td>' if first <= index <= last else f"<td>{escape(cell)}</td>"
-        for index, cell in enumerate(row)
+def _drafters(comparison: Comparison) -> str:
+    first = len(comparison.settings)
+    numbers = range(first, first + len(comparison.columns) + (comparison.best is not None) + 1)
+    rows = [
+        _row(row, numbers, _order(comparison.place(variant)), variant is comparison.best)
+        for variant, row in zip(comparison.variants, comparison.rows(), strict=True)
+    ]
+    return _table(comparison.headings(), rows)
+
+
+def _ranking(ranking: Ranking) -> str:
+    pairs = zip(ranking.places, ranking.rows(), strict=True)
+    rows = [_row(row, range(1, 3), _order(place), place is ranking.places[0]) for place, row in pairs]
+    return _table(ranking.headings(), rows)
+
+
+def _order(place: Place | None) -> str:
+    """What a click on "behind the best" sorts by: its cells begin with words."""
+    return "" if place is None or place.lost is None else str(place.lost)
+
+
+def _table(headings: list[str], rows: list[str]) -> str:
+    heads = "".join(f"<th{' data-sorted' if heading == BEHIND else ''}>{escape(heading)}</th>" for heading in headings)
+    lines = "\n".join(rows)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{lines}\n</tbody></table>"
+
+
+def _row(cells: list[str], numbers: range, order: str, best: bool) -> str:
+    found = "".join(
+        f'<td class="n">{escape(cell)}</td>' if index in numbers else f"<td>{escape(cell)}</td>"
+        for index, cell in enumerate(cells)
     )
+    return f'<tr class="{"best" if best else ""}" data-behind="{order}">{found}</tr>'
 
 
 def _paths(folders: list[Path]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from eagle3.comparison.noise import Verdict
+from eagle3.comparison.figures import rate
+from eagle3.comparison.noise import Verdict, is_equal
 from eagle3.comparison.table import Comparison
 from eagle3.tracking.plots import BLUE, GREEN, GREY, ORANGE, STYLE, new_figure, thousands
 
@@ -30,6 +31,7 @@ def draw(comparison: Comparison) -> dict[str, Any]:
         "accept_length": _accept_length,
         "acceptance": _acceptance,
         "rates": _rates,
+        "served": _served,
     }
     with mpl.rc_context(STYLE):
         return {name: figure for name, one in drawings.items() if (figure := one(comparison)) is not None}
@@ -60,40 +62,40 @@ def _label(text: str) -> str:
 
 
 def _accept_length(comparison: Comparison) -> Any:
-    shown = [
-        (variant, length, spread, verdict)
-        for variant, spread, verdict in zip(comparison.variants, comparison.spreads, comparison.verdicts, strict=True)
-        if (length := variant.accept_length(comparison.steps)) is not None
-    ]
-    if not shown:
+    if comparison.by_length is None:
         return None
-    figure, (axes,) = new_figure(height=1.2 + 0.4 * len(shown))
-    at = np.arange(len(shown))[::-1]
-    for y, (variant, length, spread, verdict) in zip(at, shown, strict=True):
-        colour = BLUE if variant is comparison.best else GREY
-        error = 0.0 if spread is None else spread.accept_length
-        axes.errorbar(length, y, xerr=error, fmt="o", color=colour, capsize=3)
-        each = variant.accept_lengths(comparison.steps)
+    places = [place for variant in comparison.variants if (place := comparison.place(variant)) is not None]
+    figure, (axes,) = new_figure(height=1.2 + 0.4 * len(places))
+    at = np.arange(len(places))[::-1]
+    several = False
+    for y, place in zip(at, places, strict=True):
+        best = place.variant is comparison.best
+        colour = BLUE if best else GREY
+        axes.errorbar(place.mean, y, xerr=place.spread or 0.0, fmt="o", color=colour, capsize=3)
+        each = place.variant.accept_lengths()
         if len(each) > 1:
+            several = True
             axes.plot(each, [y] * len(each), "|", color=ORANGE, markersize=9)
-        place = {"xy": (1.02, y), "xycoords": ("axes fraction", "data"), "va": "center"}
-        axes.annotate("best" if variant is comparison.best else _short(verdict), color=colour, **place)
-    axes.set_yticks(at, [_label(variant.label) for variant, *_ in shown])
-    axes.set_ylim(-0.6, len(shown) - 0.4)
+        where = {"xy": (1.02, y), "xycoords": ("axes fraction", "data"), "va": "center"}
+        axes.annotate("best" if best else _short(place.verdict), color=colour, **where)
+    axes.set_yticks(at, [_label(place.variant.label) for place in places])
+    axes.set_ylim(-0.6, len(places) - 0.4)
     figure.suptitle("Accept length", **TITLE)
-    axes.set(xlabel="tokens a verification; ± one standard deviation, each seed a stroke")
+    strokes = ", each seed a stroke" if several else ""
+    axes.set(xlabel=f"tokens a verification; ± one standard deviation{strokes}")
     return figure
 
 
 def _short(verdict: Verdict | str) -> str:
     if isinstance(verdict, str):
         return "not compared"
-    return f"{verdict.difference:.3f} behind" if verdict.exceeds else "tie"
+    if verdict.exceeds:
+        return f"{verdict.difference:.3f} behind"
+    return "equal" if is_equal(verdict.difference) else "tie"
 
 
 def _acceptance(comparison: Comparison) -> Any:
-    pairs = list(zip(comparison.variants, comparison.spreads, strict=True))
-    shown = [(variant, spread) for variant, spread in pairs if variant.steps][:_MOST_LINES]
+    shown = [(variant, variant.spread) for variant in comparison.variants if variant.steps][:_MOST_LINES]
     if not shown:
         return None
     figure, (axes,) = new_figure(height=3.8)
@@ -116,31 +118,43 @@ def _acceptance(comparison: Comparison) -> Any:
 
 
 def _rates(comparison: Comparison) -> Any:
-    """Tokens/s of what differs between variants: an extraction that all share tells nothing."""
+    """Tokens/s of what differs between drafters: an extraction that all share tells nothing."""
     panels = []
     for column in comparison.columns:
-        each = [
-            [value for run in variant.runs if (value := run.figure(column.source)) is not None]
-            for variant in comparison.variants
-            if column.source is not None
-        ]
-        if column.title.endswith("tokens/s") and len({tuple(values) for values in each}) > 1:
-            panels.append((column, each))
+        if column.source is None or not column.title.endswith("tokens/s"):
+            continue
+        each = [variant.values(column.source) for variant in comparison.variants]
+        if any(any(values) for values in each) and len({tuple(values) for values in each}) > 1:
+            panels.append((column.title, each))
+    return _bars([variant.label for variant in comparison.variants], panels, "the slowest to the fastest run")
+
+
+def _served(comparison: Comparison) -> Any:
+    """Decoding and prefill of the served target under each configuration."""
+    panels = [
+        (ranking.title, [variant.values(ranking.figure) for variant in comparison.served])
+        for ranking in comparison.of_the_target
+    ]
+    return _bars([variant.label for variant in comparison.served], panels, "the slowest to the fastest round")
+
+
+def _bars(labels: list[str], panels: list[tuple[str, list[list[float]]]], span: str) -> Any:
+    """A panel for each rate, a bar for each label. None without panels."""
     if not panels:
         return None
-    figure, axes = new_figure(len(panels), height=1.2 + 0.4 * len(comparison.variants))
-    figure.set_size_inches(max(7.2, 2.0 + 2.6 * len(panels)), figure.get_size_inches()[1])
-    at = np.arange(len(comparison.variants))[::-1]
-    for index, (panel, (column, each)) in enumerate(zip(axes, panels, strict=True)):
+    figure, axes = new_figure(len(panels), height=1.2 + 0.4 * len(labels))
+    figure.set_size_inches(max(7.2, 3.4 + 2.6 * len(panels)), figure.get_size_inches()[1])
+    at = np.arange(len(labels))[::-1]
+    for index, (panel, (title, each)) in enumerate(zip(axes, panels, strict=True)):
         for y, values in zip(at, each, strict=True):
             if values:
                 middle = fmean(values)
                 panel.barh(y, middle, color=GREEN, height=0.6)
                 panel.plot([min(values), max(values)], [y, y], color="#1C1E21", linewidth=1.2)
-                panel.annotate(column.show(middle), (0, y), (4, 0), textcoords="offset points", va="center", color="w")
-        panel.set_yticks(at, [_label(v.label) for v in comparison.variants] if index == 0 else [""] * len(at))
-        panel.set_xlabel(column.title)
+                panel.annotate(rate(middle), (0, y), (4, 0), textcoords="offset points", va="center", color="w")
+        panel.set_yticks(at, [_label(label) for label in labels] if index == 0 else [""] * len(at))
+        panel.set_xlabel(title)
         panel.grid(axis="y", visible=False)
-        thousands(panel.xaxis)
-    figure.suptitle("Rates, and from the slowest to the fastest run", **TITLE)
+        thousands(panel.xaxis, most=4)
+    figure.suptitle(f"Rates, and from {span}", **TITLE)
     return figure

@@ -9,10 +9,9 @@ from eagle3.comparison.noise import Verdict
 from eagle3.comparison.page import page
 from eagle3.comparison.plots import write_pngs
 from eagle3.comparison.render import csv_text, markdown, records
-from eagle3.comparison.table import Comparison, compare
+from eagle3.comparison.table import Comparison
 from eagle3.config import load_file
 from eagle3.config.provenance import provenance
-from eagle3.errors import DataError
 from eagle3.tracking.run import open_run
 
 FOLDER = "comparison"
@@ -26,39 +25,36 @@ def write(comparison: Comparison, folder: Path) -> None:
     write_pngs(comparison, folder)
 
 
-def publish(sweep: Path, warn: Callable[[str], None] | None = None) -> Comparison | None:
-    """Compares a sweep's runs, writes it to sweep/comparison/, and logs it to W&B as the runs are logged.
+def publish(sweep: Path, found: Comparison, warn: Callable[[str], None] | None = None) -> None:
+    """Writes a sweep's comparison to sweep/comparison/, and logs it to W&B as the runs are logged.
 
     W&B's run has the job type `compare` and the runs' group; its summary says `compare/best`, `.../best_accept_length`,
-    `.../exceeds_noise`, `.../runs`. None, and nothing written, where no run is finished.
+    `.../exceeds_noise`, `.../runs`.
     """
-    try:
-        found = compare([sweep])
-    except DataError:
-        return None
     folder = sweep / FOLDER
     write(found, folder)
-    first = found.variants[0].runs[0].folder
+    first = found.all_runs[0].folder
     cfg = load_file(first / "config.yaml")
     group = cfg.tracking.group or cfg.name
     cfg = dataclasses.replace(cfg, tracking=dataclasses.replace(cfg.tracking, group=group))
     with open_run(cfg, sweep, {}, provenance(sys.argv), warn, job_type="compare") as tracked:
         tracked.comparison(folder, records(found), summary(found))
-    return found
 
 
 def summary(found: Comparison) -> dict[str, str | int | float | bool]:
     """The outcome as flat figures."""
     told: dict[str, str | int | float | bool] = {
-        "compare/runs": sum(len(variant.runs) for variant in found.variants),
-        "compare/variants": len(found.variants),
+        "compare/runs": len(found.all_runs),
+        "compare/variants": len(found.variants or found.served),
         "compare/left_out": len(found.notes),
     }
     if found.best is not None:
         told["compare/best"] = found.best.label
         told["compare/best_run"] = str(found.best.folders[0])
-        told["compare/best_accept_length"] = found.best.accept_length(found.steps) or 0.0
-        judged = [verdict for verdict in found.verdicts if isinstance(verdict, Verdict)]
+        told["compare/best_accept_length"] = found.best.accept_length() or 0.0
+        judged = [verdict for v in found.variants if isinstance(verdict := found.verdict(v), Verdict)]
         if judged:
             told["compare/exceeds_noise"] = min(judged, key=lambda verdict: verdict.difference).exceeds
+    for ranking in found.of_the_target:
+        told[f"compare/best_{ranking.figure.removeprefix('bench/')}"] = ranking.places[0].variant.label
     return told

@@ -1,7 +1,7 @@
 """Run folders as what a comparison needs of them; whatever else is given becomes a line that says what it is."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from eagle3.comparison.figures import BENCH, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
 from eagle3.tracking.results import FAILURE, SEQUENCES, TRAINED, UNTRAINED, acceptance, read_json
@@ -46,6 +47,22 @@ class Run:
     provenance: dict[str, Any]
     sequences: Sequences | None
     """None in a report of an older version."""
+    not_followed: list[str] = field(default_factory=list)
+    """Settings that NCCL did not read or did not follow when the served target was measured."""
+
+    @property
+    def benched(self) -> bool:
+        """Whether the served target was measured."""
+        return any(stage_of(name) == BENCH for name in figures_in(self.summary))
+
+    @property
+    def only_benched(self) -> bool:
+        """Without data and without a drafter (`until=bench`)."""
+        return self.benched and set(self.provenance.get("artifacts") or {}) <= {BENCH}
+
+    def measurement(self, stage: str) -> str:
+        """Of a stage's artifact: runs that share one have one measurement; the run itself where that is not known."""
+        return str((self.provenance.get("artifacts") or {}).get(stage) or self.folder)
 
     @property
     def conditional(self) -> list[float]:
@@ -160,7 +177,9 @@ def _read(folder: Path) -> Run | Note:
     if not isinstance(config, dict) or not summary:
         return Note(folder, "finished, but report/summary.json can't be read; the same command writes it again")
     made = read_json(folder / "provenance.json")
-    return Run(folder, dict(flat(config)), summary, made, _sequences(folder / "report" / SEQUENCES))
+    sequences = _sequences(folder / "report" / SEQUENCES)
+    not_followed = read_json(folder / "report" / "nccl.json").get("not_followed") or []
+    return Run(folder, dict(flat(config)), summary, made, sequences, not_followed)
 
 
 def _line(text: str) -> str:

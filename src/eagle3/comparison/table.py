@@ -1,20 +1,24 @@
-"""The comparison itself: variants in order, their cells, the best one, and whether its lead is more than noise."""
+"""The comparison itself: drafters in order, their cells, the best one, and the rankings by each figure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagle3.comparison import choose
-from eagle3.comparison.columns import Column, columns_of, dataset_of
+from eagle3.comparison.columns import Column, columns_of, dataset_of, served_columns
+from eagle3.comparison.figures import BENCH, stage_of
+from eagle3.comparison.grouping import variants_of
 from eagle3.comparison.noise import Spread, Verdict
+from eagle3.comparison.ranking import ACCEPT_LENGTH, Place, Ranking, rankings_of
 from eagle3.comparison.runs import Note, Run, collect
-from eagle3.comparison.variants import Variant, judge, variants_of
+from eagle3.comparison.variants import Variant
 from eagle3.errors import DataError
-from eagle3.tracking.cost import stage_hours
-from eagle3.tracking.results import read_json
 
-ACCEPT_LENGTH = "accept_length"
-_HOW = {"simulated": "simulated", "chain": "of real drafts, without a server", "served": "served"}
+BEHIND = "behind the best"
+
+
+class NothingToCompareError(DataError):
+    """Not one finished run is at or below the paths."""
 
 
 @dataclass
@@ -22,35 +26,77 @@ class Comparison:
     """What all formats are written from."""
 
     variants: list[Variant]
+    """Of drafters; [] where only the served target was measured."""
     columns: list[Column]
     steps: int
-    """Drafted tokens at which accept lengths are compared: as many as every variant has."""
+    """Drafted tokens that every drafter has."""
     notes: list[Note]
-    best: Variant | None
-    """By accept length; None where nothing was evaluated."""
-    verdicts: list[Verdict | str]
-    """Of each variant: how far the best is ahead of it, or why that is not known; "" of the best itself."""
-    spreads: list[Spread | None] = field(default_factory=list)
+    rankings: list[Ranking]
+    """By each figure that ranks, of drafters and of the served target."""
+    served: list[Variant] = field(default_factory=list)
+    """Configurations of the served target that were measured."""
+
+    @property
+    def by_length(self) -> Ranking | None:
+        """The ranking by accept length; None where nothing was evaluated."""
+        return next((ranking for ranking in self.rankings if ranking.figure == ACCEPT_LENGTH), None)
+
+    @property
+    def best(self) -> Variant | None:
+        """By accept length."""
+        return None if self.by_length is None else self.by_length.places[0].variant
+
+    @property
+    def of_the_target(self) -> list[Ranking]:
+        """Those of the served target: decoding and prefill."""
+        return [ranking for ranking in self.rankings if stage_of(ranking.figure) == BENCH]
+
+    @property
+    def all_runs(self) -> list[Run]:
+        """Each once, in the order of the rows."""
+        runs = [run for variant in [*self.variants, *self.served] for run in variant.runs]
+        return list({id(run): run for run in runs}.values())
+
+    @property
+    def title(self) -> str:
+        count = len(self.variants)
+        if not count:
+            count = len(self.served)
+            return f"Comparison of {count} {'configuration' if count == 1 else 'configurations'} of the served target"
+        return f"Comparison of {count} {'drafter' if count == 1 else 'drafters'}"
+
+    def place(self, variant: Variant) -> Place | None:
+        """Its place by accept length; None where it was not evaluated."""
+        places = [] if self.by_length is None else self.by_length.places
+        return next((place for place in places if place.variant is variant), None)
+
+    def verdict(self, variant: Variant) -> Verdict | str:
+        """How far the best is ahead of it in accept length, or why that is not known; "" of the best itself."""
+        place = self.place(variant)
+        if place is not None:
+            return place.verdict
+        return "" if self.best is None else "not evaluated"
+
+    @property
+    def settings(self) -> list[str]:
+        """Headings of what the drafters differ in."""
+        return (list(self.variants[0].setting) if self.variants else []) or ["run"]
 
     def headings(self) -> list[str]:
-        settings = list(self.variants[0].setting)
-        titles = self._with_lead([column.title for column in self.columns], "behind the best")
-        return [*(settings or ["run"]), "seeds", *titles, *["dataset"] * self._several_datasets]
+        """Of the drafters' table."""
+        titles = self._with_lead([column.title for column in self.columns], BEHIND)
+        return [*self.settings, "seeds", *titles, *["dataset"] * self.several_datasets]
 
     def rows(self) -> list[list[str]]:
         """Cells as people read them; a figure with its spread, where that is known."""
         rows = []
-        for variant, spread, verdict in zip(self.variants, self.spreads, self.verdicts, strict=True):
+        for variant in self.variants:
             cells = list(variant.setting.values()) or [variant.label]
             cells.append(str(len(variant.distinct)))
-            if variant is self.best:
-                lead = "best"
-            elif isinstance(verdict, Verdict):
-                lead = str(verdict) if verdict.exceeds else f"tie: {verdict}"
-            else:
-                lead = verdict
-            cells += self._with_lead([self._cell(column, variant, spread) for column in self.columns], lead)
-            rows.append([*cells, *[dataset_of(variant)] * self._several_datasets])
+            place = self.place(variant)
+            lead = "not evaluated" if place is None else place.behind
+            cells += self._with_lead([_cell(column, variant, variant.spread) for column in self.columns], lead)
+            rows.append([*cells, *[dataset_of(variant.runs[0])] * self.several_datasets])
         return rows
 
     def _with_lead(self, figures: list[str], lead: str) -> list[str]:
@@ -58,90 +104,22 @@ class Comparison:
         return figures if self.best is None else [figures[0], lead, *figures[1:]]
 
     @property
-    def _several_datasets(self) -> bool:
-        return len({dataset_of(variant) for variant in self.variants}) > 1
+    def several_datasets(self) -> bool:
+        return len({dataset_of(variant.runs[0]) for variant in self.variants}) > 1
 
-    def _cell(self, column: Column, variant: Variant, spread: Spread | None) -> str:
-        value = column.value(variant)
-        if value is None:
-            return ""
-        text = column.show(value)
-        if spread is None:
-            return text
-        if column.key == ACCEPT_LENGTH:
-            return f"{text} ± {spread.accept_length:.3f}"
-        if column.key.startswith("acceptance_"):
-            return f"{text} ± {100 * spread.by_step[int(column.key.removeprefix('acceptance_')) - 1]:.1f}"
+
+def _cell(column: Column, variant: Variant, spread: Spread | None) -> str:
+    value = column.value(variant)
+    if value is None:
+        return ""
+    text = column.show(value)
+    if spread is None:
         return text
-
-    def headline(self) -> list[str]:
-        """The outcome in sentences: the best, whether that is more than noise, what the spread is, what it cost."""
-        lines = []
-        if self.best is None:
-            lines.append("Nothing here was evaluated, so there is no best drafter.")
-        else:
-            length, kind = self.best.accept_length(self.steps), self.best.runs[0].kind
-            lines.append(
-                f"Best: {self.best.label}, accept length {length:.3f} ({_HOW.get(kind, kind)}, {_drafts(self.steps)})."
-            )
-            lines += self._lead()
-        sources = list(dict.fromkeys(spread.source for spread in self.spreads if spread is not None))
-        if sources:
-            lines.append(
-                f"± is one standard deviation: {', '.join(sources)}. "
-                + _explained(any("seeds" in s for s in sources), any("bootstrap" in s for s in sources))
-            )
-        longest = max(variant.steps for variant in self.variants)
-        if longest > self.steps:
-            lines.append(f"Runs draft up to {longest} tokens; all are compared at {self.steps}.")
-        if not self._several_datasets:
-            lines.append(f"Dataset: {dataset_of(self.variants[0])}.")
-        return [*lines, self._cost()]
-
-    def _lead(self) -> list[str]:
-        """Against the runner-up, and how many cannot be told from the best."""
-        others = [(v, verdict) for v, verdict in zip(self.variants, self.verdicts, strict=True) if v is not self.best]
-        judged = [(v, verdict) for v, verdict in others if isinstance(verdict, Verdict)]
-        if not others:
-            return []
-        if not judged:
-            return [f"Whether that exceeds the noise is not known: {others[0][1]}."]
-        runner_up, verdict = min(judged, key=lambda pair: pair[1].difference)
-        more = "more than the noise" if verdict.exceeds else "no more than the noise"
-        lines = [f"Ahead of the next, {runner_up.label}, by {verdict}: {more} ({verdict.source})."]
-        ties = sum(not verdict.exceeds for _, verdict in judged)
-        if ties > 1:
-            lines.append(f"{ties} of {len(judged)} others can't be told from it.")
-        unknown = len(others) - len(judged)
-        if unknown:
-            lines.append(f"{unknown} can't be compared with it; the table says why.")
-        return lines
-
-    def _cost(self) -> str:
-        """Of all runs together; an artifact that several share counts once."""
-        hours: dict[str, tuple[float, float]] = {}
-        for run in (run for variant in self.variants for run in variant.runs):
-            folders = read_json(run.folder / "provenance.json").get("artifacts") or {}
-            for stage, spent in stage_hours(run.summary, run.config).items():
-                hours[str(folders.get(stage, (run.folder, stage)))] = spent
-        gpu, cpu = (sum(spent[i] for spent in hours.values()) for i in (0, 1))
-        count = sum(len(variant.runs) for variant in self.variants)
-        text = [f"{gpu:.3g} GPU-hours"] * (gpu > 0) + [f"{cpu:.3g} hours on a CPU"] * (cpu > 0)
-        spent = " and ".join(text) or "no time that is known"
-        return f"{count} runs took {spent}; what they share counts once." if count > 1 else f"The run took {spent}."
-
-
-def _drafts(steps: int) -> str:
-    return "1 drafted token" if steps == 1 else f"{steps} drafted tokens"
-
-
-def _explained(seeds: bool, bootstrap: bool) -> str:
-    parts = []
-    if seeds:
-        parts.append("Seeds hold the noise of training on the same held-out conversations.")
-    if bootstrap:
-        parts.append("A bootstrap holds the noise of the measurement alone: another seed may differ by more.")
-    return " ".join(parts)
+    if column.key == "accept_length":
+        return f"{text} ± {spread.accept_length:.3f}"
+    if column.key.startswith("acceptance_"):
+        return f"{text} ± {100 * spread.by_step[int(column.key.removeprefix('acceptance_')) - 1]:.1f}"
+    return text
 
 
 def compare(
@@ -151,15 +129,16 @@ def compare(
 
     Args:
         where: conditions such as `loss.ttt_steps=3`; all must hold.
-        order: key of a column, or of the configuration; by default the accept length.
+        order: key of a column, or of the configuration; by default the accept length. Rankings are best first, always.
 
     Raises:
-        DataError: not one finished run is there; the message says of each path why.
+        NothingToCompareError: not one finished run is there; the message says of each path why.
+        DataError: `where` leaves none.
         ConfigError: `where` or `order` name what no run has.
     """
     runs, notes = collect(paths)
     if not runs:
-        raise DataError("nothing to compare:\n" + "\n".join(f"  {note}" for note in notes))
+        raise NothingToCompareError("nothing to compare:\n" + "\n".join(f"  {note}" for note in notes))
     return compare_runs(runs, notes, where, order, reverse)
 
 
@@ -171,27 +150,37 @@ def compare_runs(
     reverse: bool = False,
 ) -> Comparison:
     """`compare` of runs that have been read."""
-    variants = variants_of(runs)
-    every = columns_of(variants, _common_steps(variants))
-    chosen = choose.where(variants, where, every)
+    before = _grouped(runs, runs)
+    columns = [*columns_of(before[0], _common_steps(before[0])), *served_columns(before[1])]
+    chosen = choose.where(runs, where, [*before[0], *before[1]], columns)
     if not chosen:
         raise DataError(f"no run is left by --where {' '.join(where)}")
     # What tells those that are left apart may be less.
-    variants = variants_of([run for variant in chosen for run in variant.runs])
+    variants, served = _grouped(chosen, runs)
     steps = _common_steps(variants)
     columns = columns_of(variants, steps)
-    evaluated = [variant for variant in variants if variant.steps]
-    best = max(evaluated, key=lambda v: v.accept_length(steps) or 0.0) if evaluated else None
-    if order is not None or best is not None:
-        variants = choose.sort(variants, order or ACCEPT_LENGTH, columns, reverse)
-    return Comparison(
-        variants=variants,
-        columns=columns,
-        steps=steps,
-        notes=list(notes),
-        best=best,
-        verdicts=["" if v is best or best is None else judge(best, v, steps) for v in variants],
-        spreads=[variant.spread(steps) for variant in variants],
+    rankings = rankings_of(variants, served)
+    evaluated = any(ranking.figure == ACCEPT_LENGTH for ranking in rankings)
+    if variants and (order is not None or evaluated):
+        variants = choose.sort(variants, order or "accept_length", columns, reverse)
+    elif order is not None:
+        served = choose.sort(served, order, served_columns(served), reverse)
+    return Comparison(variants, columns, steps, list(notes), rankings, served)
+
+
+def _grouped(runs: Sequence[Run], named_among: Sequence[Run]) -> tuple[list[Variant], list[Variant]]:
+    """(drafters, configurations of the served target). A run that made a drafter and measured too is in both."""
+
+    def drafters(these: Sequence[Run]) -> list[Run]:
+        return [run for run in these if not run.only_benched]
+
+    def benched(these: Sequence[Run]) -> list[Run]:
+        return [run for run in these if run.benched]
+
+    made, measured = drafters(runs), benched(runs)
+    return (
+        variants_of(made, named_among=drafters(named_among)) if made else [],
+        variants_of(measured, BENCH, benched(named_among)) if measured else [],
     )
 
 

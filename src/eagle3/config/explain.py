@@ -5,6 +5,7 @@ import difflib
 import re
 from pathlib import Path
 
+from hydra.errors import OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 
@@ -26,9 +27,12 @@ def explain(error: BaseException) -> str:
             hint = f"did you mean {key.removesuffix(leaf)}{close[0]}?" if close else f"known here: {', '.join(names)}"
             return f"{key}: no such key; {hint}"
         if "is not in struct" in str(cause):  # a key of a free dictionary, such as server.flags.common
-            return f"{key}: not in the composed configuration; to add it, write +{key}=..."
+            added = f"write +{key}=..., or ++{key}=... where some choices of a sweep have it"
+            return f"{key}: not in the composed configuration; to add it, {added}"
         reason = (cause.msg or str(cause)).strip().splitlines()[0]
         return f"{key}: {reason}"
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
     lines = [line for line in str(error).splitlines() if line.strip()]
     # Hydra lists where it searched; the options are what a user wants to read.
     keep = [line for line in lines if not re.match(r"\s*(Config search path|.*provider=)", line)]
@@ -36,6 +40,17 @@ def explain(error: BaseException) -> str:
         if any(f"hydra/launcher/{launcher}" in line for line in keep):
             keep.append(f"Its package is not installed: pip install hydra-{launcher}-launcher (docs/sweeps.md)")
     return "\n".join(keep[:12]) or type(error).__name__
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    """Of an override that Hydra's grammar does not take: most often a value with a character that wants quotes."""
+    key, equals, value = error.override.partition("=")
+    if not equals:
+        return f"{error.override}: not an override; write KEY=VALUE"
+    if value[:1] in "\"'[{(":
+        return f"{error.override}: {error.message.splitlines()[0]}; see that quotes and brackets are closed"
+    quoted = f'{key}="{value}"'.replace("'", "'\\''")
+    return f"{error.override}: the value has a character that Hydra reads as its own; quote it twice: '{quoted}'"
 
 
 def choices(conf: Path) -> str:

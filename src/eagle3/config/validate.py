@@ -49,13 +49,28 @@ def boundaries_of(cfg: Config, num_layers: int) -> tuple[list[int], list[int]]:
     boundaries = cfg.layers.boundaries if cfg.layers.boundaries is not None else default_boundaries(num_layers)
     capture = cfg.layers.capture if cfg.layers.capture is not None else boundaries
     for key, values in (("layers.boundaries", boundaries), ("layers.capture", capture)):
-        wrong = [b for b in values if not 1 <= b < num_layers]
+        wrong = outside(values, num_layers)
         if wrong:
             raise ConfigError(
                 f"{key}: {wrong} outside 1..{num_layers - 1}; boundary b is the output of layer b-1, "
                 f"and this target has layers 0..{num_layers - 1}"
             )
+    require_captured(boundaries, capture)
     return boundaries, capture
+
+
+def require_captured(boundaries: list[int], capture: list[int]) -> None:
+    """Raises ConfigError where a boundary is trained on and not captured."""
+    lost = sorted(set(boundaries) - set(capture))
+    if lost:
+        raise ConfigError(
+            f"layers.capture: lacks {lost}, which layers.boundaries trains on; add them to layers.capture"
+        )
+
+
+def outside(boundaries: list[int], num_layers: int) -> list[int]:
+    """Those that a target of `num_layers` layers does not have."""
+    return [b for b in boundaries if not 1 <= b < num_layers]
 
 
 def _one_of(key: str, value: str, allowed: Iterable[str]) -> None:
@@ -84,11 +99,6 @@ def _check_layers(cfg: Config) -> None:
             raise ConfigError(
                 f"{key}: {values} must be ascending and without repeats, e.g. {sorted(set(values)) or [2, 15, 27]}"
             )
-    if boundaries and capture and not set(boundaries) <= set(capture):
-        lost = sorted(set(boundaries) - set(capture))
-        raise ConfigError(
-            f"layers.capture: lacks {lost}, which layers.boundaries trains on; add them to layers.capture"
-        )
     for key, values in (("layers.boundaries", boundaries), ("layers.capture", capture)):
         if values is not None and values[0] < 1:
             raise ConfigError(
@@ -194,6 +204,12 @@ def _check_evaluate(cfg: Config) -> None:
         )
 
 
+def check_name(name: str) -> None:
+    """Raises ConfigError for a name that is no folder's."""
+    if not name or "/" in name or name.startswith("."):
+        raise ConfigError(f"name: {name!r} names a folder under runs/; use letters, digits, - and _")
+
+
 def validate(cfg: Config) -> None:
     """Checks every rule that needs no model at hand.
 
@@ -213,8 +229,7 @@ def validate(cfg: Config) -> None:
     for key, path in (("artifacts", cfg.paths.artifacts), ("runs", cfg.paths.runs), ("cache", cfg.paths.cache)):
         if path is not None and not path.strip():
             raise ConfigError(f"paths.{key}: empty; give a folder, or leave the key out for the default")
-    if not cfg.name or "/" in cfg.name or cfg.name.startswith("."):
-        raise ConfigError(f"name: {cfg.name!r} names a folder under runs/; use letters, digits, - and _")
+    check_name(cfg.name)
     _check_layers(cfg)
     _check_server(cfg)
     _check_data(cfg)

@@ -54,12 +54,7 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
         ConfigError: sequences longer than the target takes.
         ServerError: the server did not start, died, or has not the environment that it was given.
     """
-    longest = max(cfg.bench.prompt_tokens + cfg.bench.decode_tokens, cfg.bench.prefill_tokens) + RESERVED_TOKENS
-    if longest > target.context_length:
-        raise ConfigError(
-            f"bench: sequences of {longest - RESERVED_TOKENS} tokens are more than the target's context of "
-            f"{target.context_length} allows; lower bench.prefill_tokens, or prompt_tokens and decode_tokens"
-        )
+    require_lengths(cfg, target)
     command, log, began = bench_command(cfg, target.path), logs / LOG, time.monotonic()
     env = profile_env(cfg.nccl.serving, "nccl.serving", cfg.nccl.extra)
     reporter.note(f"starting SGLang {command.sglang_version} with NCCL profile {cfg.nccl.serving.name}; log: {log}")
@@ -78,6 +73,16 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     for name, values in samples.items():
         summary |= {name: median(values), f"{name}/smallest": min(values), f"{name}/largest": max(values)}
     write_json(out / "summary.json", {**summary, "samples": samples})
+
+
+def require_lengths(cfg: Config, target: TargetInfo) -> None:
+    """Raises ConfigError where a sequence that is measured would be longer than the target takes."""
+    longest = max(cfg.bench.prompt_tokens + cfg.bench.decode_tokens, cfg.bench.prefill_tokens) + RESERVED_TOKENS
+    if longest > target.context_length:
+        raise ConfigError(
+            f"bench: sequences of {longest - RESERVED_TOKENS} tokens are more than the target's context of "
+            f"{target.context_length} allows; lower bench.prefill_tokens, or prompt_tokens and decode_tokens"
+        )
 
 
 def _inherited(env: dict[str, str]) -> dict[str, str]:

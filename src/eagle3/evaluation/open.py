@@ -23,12 +23,17 @@ def open_drafter(job: Job, boundaries: list[int]) -> LoadedDrafter:
     if job.drafter is None:
         raise ConfigError("The job names no drafter to evaluate.")
     loaded = checked(job.drafter, job.target, job.config.server.python)
+    require_boundaries(job.drafter, loaded, boundaries)
+    return loaded
+
+
+def require_boundaries(folder: Path, loaded: LoadedDrafter, boundaries: list[int]) -> None:
+    """Raises Eagle3Error where the drafter was trained on others."""
     if loaded.boundaries != boundaries:
         raise Eagle3Error(
-            f"{job.drafter} was trained on boundaries {loaded.boundaries}, and is to be evaluated on "
+            f"{folder} was trained on boundaries {loaded.boundaries}, and is to be evaluated on "
             f"{boundaries}: acceptance would mean nothing. Set layers.boundaries={loaded.boundaries}."
         )
-    return loaded
 
 
 def checked(folder: Path, target: TargetInfo, python: str | None) -> LoadedDrafter:

@@ -9,7 +9,6 @@ from rich.table import Table
 
 from eagle3.config import Config
 from eagle3.config.provenance import provenance
-from eagle3.config.validate import BENCH
 from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import bench_command, run_bench
@@ -89,13 +88,13 @@ def add_bench_figures(artifact: Artifact, report: Path) -> dict[str, Any]:
     return figures
 
 
-def print_bench_plan(cfg: Config) -> None:
-    """What would be started; starts nothing."""
-    if cfg.until == BENCH:
-        print(f"plan of {cfg.name}: nothing is started\n")
-    print(f"bench\n  server    {bench_command(cfg, cfg.target.path).shown()}")
+def bench_details(cfg: Config) -> list[str]:
+    """What would be started, in lines of a plan; starts nothing."""
     rounds = f"{cfg.bench.repeats} times in turn, after a warm-up"
-    print(f"  measures  decoding of {cfg.bench.concurrency} streams, and prefill, {rounds}\n")
+    return [
+        f"server    {bench_command(cfg, cfg.target.path).shown()}",
+        f"measures  decoding of {cfg.bench.concurrency} streams, and prefill, {rounds}",
+    ]
 
 
 def _make(

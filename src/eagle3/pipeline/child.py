@@ -52,7 +52,8 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
     kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
-    raise kind(f"{message}\n(log: {log}; what was saved is kept: the same command continues)")
+    kept = "" if kind is ConfigError else "; what was saved is kept: the same command continues"
+    raise kind(f"{message}\n(log: {log}{kept})")
 
 
 def _how(code: int) -> str:

@@ -20,6 +20,7 @@ from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
 from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
 from eagle3.pipeline.bench import add_bench_figures, measured
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
+from eagle3.pipeline.fit import require_fit
 from eagle3.pipeline.replay import Replay
 from eagle3.pipeline.reuse import as_left, require_same_content
 from eagle3.pipeline.stages import Stages, bench_artifact, captured, left_out, stages_of
@@ -35,6 +36,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
     """Everything up to `cfg.until`, of a configuration that `check_start` has passed; `replay`: what it repeats.
 
     Raises:
+        ConfigError: the configuration does not fit the target.
         Eagle3Error: what was finished is kept, and the same command continues.
         KeyboardInterrupt: likewise.
     """
@@ -46,6 +48,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
     try:
         with open_run(cfg, run_dir, choices, made, warn=console.note) as tracked:
             target = resolve_target(cfg.target, cache_folder(cfg.paths.cache), console)
+            require_fit(cfg, target)
             stages = stages_of(cfg, target)
             made |= _identities(cfg, stages)
             if replay is not None:

@@ -5,10 +5,12 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -17,11 +19,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from eagle3 import config
 from eagle3.config.explain import choices, explain
-from eagle3.config.load import plain
+from eagle3.config.load import from_root, plain
+from eagle3.config.mistake import sweep_mistake
 from eagle3.config.provenance import provenance
 from eagle3.config.secrets import check_secrets
 from eagle3.config.validate import BENCH
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.pipeline import sweep_plan
 from eagle3.pipeline.replay import Replay, replay_hint
 from eagle3.pipeline.sweep import end_sweep, sweeping
 from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
@@ -53,6 +57,8 @@ def main(job: Callable[[], None]) -> int:
     """
     signal.signal(signal.SIGINT, _on_signal)
     signal.signal(signal.SIGTERM, _on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup says that a closed terminal is to stop nothing
+        signal.signal(signal.SIGHUP, _on_signal)
     return end_sweep(_guarded(job))
 
 
@@ -71,8 +77,8 @@ def _guarded(job: Callable[[], None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
-        if hint := replay_hint(sys.argv):
+        print(f"error: {(said := explain(sweep_mistake(error, sys.argv)))}", file=sys.stderr)
+        if hint := replay_hint(sys.argv, said):
             print(hint, file=sys.stderr)
         return EXIT_BAD_CONFIG
     except AttributeError as error:
@@ -114,13 +120,19 @@ def run_job(cfg: DictConfig) -> None:
     """One composed job: checks it, then prints its plan or runs it."""
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
-    if OmegaConf.is_missing(cfg, "target") and OmegaConf.is_missing(cfg, "dataset"):
-        _drop_if_empty(run_dir)
+    if (
+        not _wrong_option(hydra.runtime.choices)
+        and OmegaConf.is_missing(cfg, "target")
+        and OmegaConf.is_missing(cfg, "dataset")
+    ):
+        _drop_if_empty(run_dir, cfg)
         print(choices(config.PROJECT / "conf"))
         raise SystemExit(EXIT_BAD_CONFIG)
     overrides = list(hydra.overrides.task)
     record = Record(int(hydra.job.num), overrides) if hydra.mode == RunMode.MULTIRUN else None
     try:
+        if wrong := _wrong_option(hydra.runtime.choices):
+            raise ConfigError(wrong)
         check_secrets(cfg)
         typed = config.load(cfg)
         chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if option is not None}
@@ -128,13 +140,12 @@ def run_job(cfg: DictConfig) -> None:
         if replay is not None:
             replay.compare(provenance(sys.argv), plain(cfg))
         if typed.mode == "plan":
-            from eagle3.pipeline.bench import print_bench_plan
-            from eagle3.pipeline.plan import print_plan
+            from eagle3.pipeline.plan import plan_of, print_plan
 
-            if typed.until != BENCH:
+            if record is None:
                 print_plan(typed)
-            if typed.until == BENCH or typed.bench.in_run:
-                print_bench_plan(typed)
+            else:
+                sweep_plan.add(record, plan_of(typed))
         elif record is not None:
             run_sweep_job(cfg, typed, run_dir, record, chosen)
         else:
@@ -152,20 +163,35 @@ def run_job(cfg: DictConfig) -> None:
     except (Eagle3Error, OmegaConfBaseException) as error:
         # Hydra would put a line of its own before the message.
         if record is None or cfg.get("mode") != "run":
-            if not isinstance(error, Eagle3Error):
+            if record is not None:
+                sweep_plan.add(record, str(error) if isinstance(error, Eagle3Error) else explain(error))
+            elif isinstance(error, Eagle3Error):
+                _failures.append(error)
+            else:
                 raise
-            _failures.append(error)
             return
         record_failure(record, run_dir, error)
         if cfg.sweep.fail_fast or hydra.sweeper.get("max_batch_size") == 1:
             raise JobFailedError(str(error)) from error  # so that Hydra stops
     finally:
-        _drop_if_empty(run_dir)
+        _drop_if_empty(run_dir, cfg)
 
 
-def _drop_if_empty(run_dir: Path) -> None:
+def _wrong_option(choices: Mapping[str, Any]) -> str | None:
+    """Of the groups that conf/config.yaml calls optional: there Hydra takes a name that is none, and ignores it."""
+    for group in ("debug", "snapshot"):
+        there = GlobalHydra.instance().config_loader().get_group_options(group)
+        if (chosen := choices.get(group)) is not None and chosen not in there:
+            options = f"there are: {', '.join(there)}" if there else "there is none; give --config-dir a run's folder"
+            return f"{group}: {chosen!r} is no option; {options}"
+    return None
+
+
+def _drop_if_empty(run_dir: Path, cfg: DictConfig) -> None:
     """Hydra makes the run folder before it calls us; one that nothing was written to is only clutter."""
-    for folder in (run_dir, run_dir.parent):
+    root = Path(from_root(str(cfg.paths.runs)))
+    below = [folder for folder in run_dir.parents if root in folder.parents]  # several where the name has a /
+    for folder in (run_dir, *below):
         try:
             folder.rmdir()
         except OSError:

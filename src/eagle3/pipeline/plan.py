@@ -3,20 +3,25 @@
 Starts nothing, downloads nothing, writes nothing.
 """
 
+import hashlib
+import json
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from eagle3.config import Config
 from eagle3.config.schema import NcclProfile
-from eagle3.config.validate import STAGES, boundaries_of
+from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
 from eagle3.errors import ConfigError, ServerError
 from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.pipeline.bench import bench_details
 from eagle3.pipeline.child import JOB_FILE, training_module
-from eagle3.pipeline.stages import Stages, artifacts_root, find_inputs, left_out, stages_of
+from eagle3.pipeline.fit import require_fit
+from eagle3.pipeline.stages import Stages, artifacts_root, bench_artifact, find_inputs, left_out, stages_of
 from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
@@ -26,14 +31,40 @@ LATER = "<decided once {} is at hand>"
 
 
 @dataclass
-class _Line:
+class Line:
     """One stage of the plan."""
 
     stage: str
     state: str
-    reads: str
+    """made, continued or reused."""
+    reads: str | None
     writes: str
     details: list[str]
+    key: str
+    """The same for two jobs of a sweep that share what is made here."""
+    needed: int | None = 0
+    """Bytes of hidden states that are still to be written; None where that is not known."""
+
+    def text(self, state: str | None = None) -> str:
+        """All that is known, in lines; `state`: in the place of its own."""
+        reads = [f"  reads     {self.reads}"] if self.reads else []
+        details = [] if self.state == "reused" else [f"  {detail}" for detail in self.details]
+        return "\n".join([f"{self.stage}: {state or self.state}", *reads, f"  writes    {self.writes}", *details, ""])
+
+
+@dataclass
+class Plan:
+    name: str
+    target: str
+    tracking: str
+    root: Path
+    """Of the artifacts."""
+    lines: list[Line] = field(default_factory=list)
+    missing: str | None = None
+    """What must be there before it can run, and is not."""
+
+    def head(self) -> str:
+        return f"target    {self.target}\nwandb     {self.tracking}\n"
 
 
 def _state(artifact: Artifact) -> str:
@@ -90,7 +121,42 @@ def _command(cfg: Config, model: str, role: Role, dump: Path | None) -> list[str
         return [f"server    {error}"]
 
 
-def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> list[_Line]:
+def _still_needed(cfg: Config, stages: Stages | None, hidden_size: int, capture: list[int]) -> int | None:
+    if stages is not None and stages.extract.done:
+        return 0
+    tokens, _ = _tokens(cfg, stages)
+    if tokens is None:
+        return None
+    there = used_bytes(stages.extract.folder) if stages is not None else 0
+    return max(dataset_bytes(tokens, hidden_size, len(capture) + 1, cfg.dataset.dtype) - there, 0)
+
+
+def _keys(cfg: Config, capture: list[int], boundaries: list[int]) -> dict[str, str]:
+    """What stands for an artifact's folder where that is not known yet: of the settings that it depends on."""
+    whole = asdict(cfg)
+    asked: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    for stage, more in (
+        ("prepare", {name: whole[name] for name in ("target", "dataset", "prepare")}),
+        ("extract", {"server": whole["server"], "capture": capture}),
+        ("train", {"boundaries": boundaries, **{n: whole[n] for n in ("drafter", "loss", "optim", "trainer", "seed")}}),
+        ("evaluate", {"evaluate": whole["evaluate"], "nccl": whole["nccl"]["serving"]}),
+    ):
+        asked |= more
+        keys[stage] = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    return keys
+
+
+def _bench_line(cfg: Config, target: TargetInfo | None) -> Line:
+    details = bench_details(cfg)
+    if target is None:
+        asked = (asdict(cfg.bench), asdict(cfg.nccl.serving), details)
+        return Line("bench", "made", None, LATER.format("the target"), details, json.dumps(asked))
+    artifact = bench_artifact(cfg, target)
+    return Line("bench", _state(artifact), None, str(artifact.folder), details, str(artifact.folder))
+
+
+def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> list[Line]:
     shape = target or cfg.target.shape
     if shape is None:
         raise ConfigError(
@@ -107,6 +173,7 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         for artifact in stages.in_order():
             folders[artifact.stage], states[artifact.stage] = str(artifact.folder), _state(artifact)
         capture = stages.extract.inputs["capture"]
+    keys = _keys(cfg, capture, boundaries) if stages is None else folders
     dump = Path(folders["extract"]) / "work"
     prepare = [
         f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer)"
@@ -133,16 +200,17 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
     hidden, drafter = folders["extract"], cfg.evaluate.drafter or f"{folders['train']}/drafter"
     measured = {"simulated": hidden}.get(cfg.evaluate.kind, f"{folders['prepare']}, prompts {cfg.evaluate.prompts}")
     lines = [
-        _Line("prepare", states["prepare"], cfg.dataset.path, folders["prepare"], prepare),
-        _Line("extract", states["extract"], folders["prepare"], hidden, extract),
-        _Line("train", states["train"], hidden, f"{folders['train']}/drafter", train),
-        _Line("evaluate", states["evaluate"], f"{measured}, {drafter}", folders["evaluate"], evaluate),
+        Line("prepare", states["prepare"], cfg.dataset.path, folders["prepare"], prepare, keys["prepare"]),
+        Line("extract", states["extract"], folders["prepare"], hidden, extract, keys["extract"]),
+        Line("train", states["train"], hidden, f"{folders['train']}/drafter", train, keys["train"]),
+        Line("evaluate", states["evaluate"], f"{measured}, {drafter}", folders["evaluate"], evaluate, keys["evaluate"]),
     ]
+    lines[1].needed = _still_needed(cfg, stages, shape.hidden_size, capture)
     return [line for line in lines[: STAGES.index(cfg.until) + 1] if line.stage not in left_out(cfg)]
 
 
-def print_plan(cfg: Config) -> None:
-    """Prints the plan.
+def plan_of(cfg: Config) -> Plan:
+    """What a run of this configuration would do.
 
     Raises:
         ConfigError: the configuration does not fit the target.
@@ -153,16 +221,23 @@ def print_plan(cfg: Config) -> None:
     except ConfigError as error:
         missing = str(error)
     target = peek_target(cfg.target, cache_folder(cfg.paths.cache))
-    here = target is not None and Path(cfg.dataset.path).exists()
-    stages = stages_of(cfg, target) if target is not None and here else None
-    print(f"plan of {cfg.name}: nothing is started\n")
+    if target is not None:
+        require_fit(cfg, target)
     where = target.path if target else f"{cfg.target.path} (not on this machine yet: fetched first)"
-    print(f"target    {cfg.target.name}: {where}")
-    print(f"wandb     {cfg.tracking.mode}\n")
-    for line in _lines(cfg, target, stages):
-        print(f"{line.stage}: {line.state}\n  reads     {line.reads}\n  writes    {line.writes}")
-        if line.state != "reused":
-            print("".join(f"  {detail}\n" for detail in line.details), end="")
-        print()
-    if missing:
-        print(f"before it can run: {missing}")
+    plan = Plan(cfg.name, f"{cfg.target.name}: {where}", cfg.tracking.mode, artifacts_root(cfg), missing=missing)
+    if cfg.until != BENCH:
+        here = target is not None and Path(cfg.dataset.path).exists()
+        plan.lines = _lines(cfg, target, stages_of(cfg, target) if target is not None and here else None)
+    if cfg.until == BENCH or cfg.bench.in_run:
+        plan.lines.append(_bench_line(cfg, target))
+    return plan
+
+
+def print_plan(cfg: Config) -> None:
+    """Prints the plan. Raises ConfigError as plan_of."""
+    plan = plan_of(cfg)
+    print(f"plan of {plan.name}: nothing is started\n\n{plan.head()}")
+    for line in plan.lines:
+        print(line.text())
+    if plan.missing:
+        print(f"before it can run: {plan.missing}")

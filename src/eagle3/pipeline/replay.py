@@ -103,10 +103,17 @@ def _distance(before: Path, after: Path) -> str:
     return f"its weights differ by {(off / max(whole, 1e-300)) ** 0.5:.1e} of their norm"
 
 
-def replay_hint(argv: Sequence[str]) -> str | None:
-    """What to do where a snapshot does not compose; None where none was asked for."""
+def replay_hint(argv: Sequence[str], said: str) -> str | None:
+    """What to do where a snapshot does not compose; None where none was asked for.
+
+    Args:
+        said: what is wrong; the snapshot is not to blame for a key or an option of the command line.
+    """
     if "snapshot=replay" not in argv:
         return None
+    for key, equals, value in (item.lstrip("+~").partition("=") for item in argv if item != "snapshot=replay"):
+        if equals and (said.startswith(f"{key}:") or f"'{key}/{value}'" in said or said.startswith(f"{key}={value}:")):
+            return None
     given = re.search(r"(?:^|\0)(?:--config-dir|-cd)[=\0]([^\0]+)", "\0".join(argv))
     folder = Path(given[1]) if given else None
     if folder is None or not (folder / SNAPSHOT).is_file():

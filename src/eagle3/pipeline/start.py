@@ -7,6 +7,7 @@ from eagle3.config.validate import STAGES
 from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError
 from eagle3.pipeline.bench import check_bench
+from eagle3.pipeline.fit import require_fit_early
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.stages import artifacts_root, find_inputs, left_out
 from eagle3.server.flags import server_command
@@ -18,7 +19,7 @@ def check_start(cfg: Config) -> None:
 
     Raises:
         ConfigError: no W&B login, an input that is not there, a GPU that is not there, too small a disk; a flag or a
-            version of SGLang that the dump can't be taken with.
+            version of SGLang that the dump can't be taken with; a target that is here and does not fit.
     """
     require_login(cfg.tracking)
     find_inputs(cfg)
@@ -26,6 +27,7 @@ def check_start(cfg: Config) -> None:
     _require_server(cfg)
     if cfg.bench.in_run:
         check_bench(cfg)
+    require_fit_early(cfg)
     _require_space_early(cfg)
 
 

@@ -22,13 +22,16 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from eagle3.comparison import Comparison, NothingToCompareError, compare, headline
 from eagle3.config.schema import TargetConfig
-from eagle3.config.validate import default_boundaries
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.config.validate import check_name, default_boundaries, outside
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
+from eagle3.pipeline.sweep_plan import print_sweep_plan
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
 
 LOCK = "LOCK"
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _AT_ONCE = ("submitit_launcher.LocalLauncher", "joblib_launcher.JoblibLauncher")
 """Launchers that start all jobs at once on this machine."""
 
@@ -54,6 +57,11 @@ class SweepCallback(Callback):
             told = "this launcher starts all jobs at once: say which GPUs they are to share out"
             print(f"error: sweep.devices: {told}, e.g. 'sweep.devices=[0,1]'", file=sys.stderr)
             raise SystemExit(EXIT_BAD_CONFIG)
+        try:
+            check_name(str(config.name))
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(EXIT_BAD_CONFIG) from None
         jobs = _jobs(config)
         further = []
         if not any(item.startswith("hydra.sweep.dir=") for item in config.hydra.overrides.hydra):
@@ -66,6 +74,8 @@ class SweepCallback(Callback):
         with read_write(config), open_dict(config):
             config.hydra.sweep.dir = str(folder)
             config.hydra.overrides.hydra.extend(further)  # what every job is composed with
+            if config.mode == "plan":  # is made in this process, whatever is to run the jobs
+                config.hydra.launcher = {"_target_": BASIC_LAUNCHER}
             if config.sweep.fail_fast:
                 config.hydra.sweeper.max_batch_size = 1  # Hydra stops after a batch with a failure
         lock = None
@@ -95,28 +105,40 @@ def end_sweep(code: int) -> int:
         for folder in (_current.folder, _current.folder.parent):
             with suppress(OSError):  # there was something before
                 folder.rmdir()
-        return code
+        return print_sweep_plan() or code
     (stop_elsewhere if code == EXIT_INTERRUPTED else wait_elsewhere)(_current.folder)
     records = read_records(_current.folder)
     settle(_current.folder, records, interrupted=code == EXIT_INTERRUPTED)
-    write_tables(_current.folder, records)
+    found = _compared(_current.folder)
+    write_tables(_current.folder, records, [] if found is None else found.rankings)
     if code == EXIT_INTERRUPTED:
         return code
-    _compare(_current.folder)
+    if found is not None:
+        _publish(_current.folder, found)
     return EXIT_FAILED if any(record.status == "failed" for record in records) else code
 
 
-def _compare(folder: Path) -> None:
+def _compared(folder: Path) -> Comparison | None:
+    """Of the jobs that are done; None without one, and, said, where it fails: it stops nothing."""
+    try:
+        return compare([folder])
+    except NothingToCompareError:
+        return None
+    except (Eagle3Error, OSError) as error:
+        print(f"warning: the jobs are not compared: {error}", file=sys.stderr)
+        return None
+
+
+def _publish(folder: Path, found: Comparison) -> None:
     """Beside the tables: the comparison, with W&B's run of the whole sweep. What it can't write stops nothing."""
     from eagle3.comparison.publish import FOLDER, publish
 
     try:
-        found = publish(folder)
+        publish(folder, found)
     except (Eagle3Error, OSError) as error:
         print(f"warning: no comparison was written: {error}", file=sys.stderr)
         return
-    if found is not None:
-        print("\n".join(["", *found.headline(), f"comparison: {folder / FOLDER / 'comparison.html'}"]))
+    print("\n".join(["", *headline(found), f"comparison: {folder / FOLDER / 'comparison.html'}"]))
 
 
 def _jobs(config: DictConfig) -> list[list[str]] | None:
@@ -147,8 +169,14 @@ def _union(config: DictConfig, jobs: list[list[str]] | None) -> list[int] | None
         boundaries, capture = composed.layers.boundaries, composed.layers.capture
         if capture is not None:
             return None
-        if boundaries is None and (layers := _num_layers(composed)) is not None:
-            boundaries = default_boundaries(layers)
+        layers = _num_layers(composed)
+        try:
+            if boundaries is None and layers is not None:
+                boundaries = default_boundaries(layers)
+        except ConfigError:  # the target is too shallow
+            continue
+        if layers is not None and boundaries is not None and outside(list(boundaries), layers):
+            continue  # that job is refused, and the others are not to fail with it
         if boundaries is None:
             said = f"{' '.join(choice)}: its boundaries follow from the target, which is not on this machine yet"
             print(f"{said}; each choice is extracted apart unless layers.capture=[...] names them all", file=sys.stderr)
@@ -168,7 +196,10 @@ def _num_layers(cfg: DictConfig) -> int | None:
         return cfg.target.shape.num_layers
     target = OmegaConf.to_object(cfg.target)
     assert isinstance(target, TargetConfig)
-    found = peek_target(target, cache_folder(cfg.paths.cache))
+    try:
+        found = peek_target(target, cache_folder(cfg.paths.cache))
+    except Eagle3Error:  # each job says so
+        return None
     return None if found is None else found.num_layers
 
 

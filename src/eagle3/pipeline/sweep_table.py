@@ -1,36 +1,25 @@
-"""What became of a sweep's jobs: the record in each job's folder, the table of all, and the ranking of what was varied.
+"""What became of a sweep's jobs: the record in each job's folder, and the table of all.
 
-Reads the sweep's folder alone, so it works on a sweep that runs, was stopped, or was copied here.
+Reads the sweep's folder alone, so it works on a sweep that runs, was stopped, or was copied here. The
+rankings below the table are the comparison's.
 """
 
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from statistics import median
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
+from eagle3.comparison.figures import figures_in, show
+from eagle3.comparison.ranking import Ranking
+from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_text
+from eagle3.comparison.terminal import Fitting
 from eagle3.pipeline.artifacts import read_json
 from eagle3.tracking.units import duration
 
 JOB_RECORD, SWEEP_FILE, TABLE_FILE = "job.json", "sweep.json", "sweep.md"
-REPEATS = ("seed", "bench.round")
-"""Overrides that repeat a measurement: jobs that differ only in these are one choice, and tell its spread."""
-FIGURES = {
-    "eval/accept_length": "accept length",
-    "serve/speedup": "served speed-up",
-    "serve/tokens_per_s": "served, tokens/s",
-    "bench/decode_1": "serving: decode 1, tokens/s",
-    "bench/decode_4": "serving: decode 4, tokens/s",
-    "bench/decode_16": "serving: decode 16, tokens/s",
-    "bench/prefill": "extraction: prefill, tokens/s",
-}
-"""Figures of report/summary.json by which choices are ranked; more is better."""
-_STAGES = {"eval": "evaluate", "serve": "evaluate", "bench": "bench"}
-"""Namespace of a figure -> the stage whose artifact it was measured of."""
 
 
 @dataclass
@@ -46,9 +35,7 @@ class Record:
     log: str | None = None
     choices: dict[str, str] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
-    """Those of FIGURES that the run has."""
-    measured: dict[str, str] = field(default_factory=dict)
-    """Figure -> the artifact that holds its measurement: jobs may share one."""
+    """Those by which runs are ranked, as report/summary.json has them."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the figures should know: settings that NCCL did not follow."""
 
@@ -60,29 +47,15 @@ class Record:
         """Notes the outcome."""
         self.status, self.seconds, self.failure = status, round(seconds, 1), failure
         summary = read_json(run_dir / "report" / "summary.json") if status == "done" else {}
-        self.figures = {name: float(summary[name]) for name in FIGURES if name in summary}
-        made = read_json(run_dir / "provenance.json").get("artifacts") or {}
-        stages = {name: _STAGES[name.split("/", 1)[0]] for name in self.figures}
-        self.measured = {name: made[stage] for name, stage in stages.items() if stage in made}
+        self.figures = {name: float(summary[name]) for name in figures_in(summary)}
         self.notes = read_json(run_dir / "report" / "nccl.json").get("not_followed", [])
         self.write(run_dir)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One combination of what was varied, and a figure of it over its repeats."""
-
-    name: str
-    values: list[float]
-
-    @property
-    def middle(self) -> float:
-        return median(self.values)
-
-    @property
-    def spread(self) -> float | None:
-        """Largest minus smallest; None of a single run."""
-        return max(self.values) - min(self.values) if len(self.values) > 1 else None
+_FIELDS = {one.name for one in fields(Record)}
+"""Others are of older versions."""
+_NAMED = 4
+"""Columns of the table of jobs before its figures."""
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -90,7 +63,7 @@ def read_records(folder: Path) -> list[Record]:
     planned = read_json(folder / SWEEP_FILE).get("jobs") or []
     found: dict[int, Record] = {}
     for path in folder.glob(f"*/{JOB_RECORD}"):
-        record = Record(**read_json(path))
+        record = Record(**{key: value for key, value in read_json(path).items() if key in _FIELDS})
         found[record.number] = record
     missing = {i: Record(i, overrides) for i, overrides in enumerate(planned) if i not in found}
     return [record for _, record in sorted({**found, **missing}.items())]
@@ -108,93 +81,46 @@ def varied(records: list[Record]) -> list[list[str]]:
     return [[item for item in record.overrides if item not in common] for record in records]
 
 
-def choices_of(records: list[Record], figure: str) -> list[Choice]:
-    """What was varied, with repeats put together; in the order of the jobs.
+def write_tables(folder: Path, records: list[Record], rankings: Sequence[Ranking]) -> None:
+    """Prints the table of jobs and the rankings of what was varied, and writes them to sweep.md in the folder.
 
-    Jobs that share a measurement count once, by what they have in common: NCCL profiles are no part of a choice of
-    layers' accept length, nor layers of a profile's tokens/s.
+    Args:
+        rankings: of the comparison of the jobs that are done; those of a single configuration are left out.
     """
-    shared: dict[str, list[tuple[list[str], float]]] = {}
-    for record, items in zip(records, varied(records), strict=True):
-        if figure in record.figures:
-            key = record.measured.get(figure, str(record.number))
-            shared.setdefault(key, []).append((items, record.figures[figure]))
-    groups: dict[str, list[float]] = {}
-    for jobs in shared.values():
-        first, value = jobs[0]
-        common = [item for item in first if all(item in items for items, _ in jobs)]
-        name = " ".join(item for item in common if item.split("=")[0] not in REPEATS) or "as configured"
-        groups.setdefault(name, []).append(value)
-    return [Choice(name, values) for name, values in groups.items()]
-
-
-def ranked(choices: list[Choice]) -> list[tuple[Choice, str]]:
-    """Best first, each with its difference from the best one: a tie where that is within the larger spread of both."""
-    order = sorted(choices, key=lambda choice: choice.middle, reverse=True)
-    rows: list[tuple[Choice, str]] = []
-    for choice in order:
-        best = order[0]
-        lost = best.middle - choice.middle
-        spreads = [spread for spread in (best.spread, choice.spread) if spread is not None]
-        if choice is best:
-            verdict = "best"
-        elif not spreads:
-            verdict = f"{-lost / best.middle:.1%}, spread not known"
-        else:
-            verdict = "tie" if lost <= max(spreads) else f"{-lost / best.middle:.1%}"
-        rows.append((choice, verdict))
-    return rows
-
-
-def write_tables(folder: Path, records: list[Record]) -> None:
-    """Prints the table of jobs and the rankings, and writes them to sweep.md in the folder."""
+    several = [ranking for ranking in rankings if len(ranking.places) > 1]
+    headings, rows = _jobs(records)
+    further = _further(folder, records)
+    right = [False] * _NAMED + [True] * (len(headings) - _NAMED)
+    title = f"{folder.parent.name}: {len(records)} jobs"
+    plain = [False] * len(rows)
+    jobs = Fitting(headings, rows, right, plain, 2, _NAMED, title=title, rest=f"{TABLE_FILE} has all")
     width = None if sys.stdout.isatty() else 200
-    Console(highlight=False, soft_wrap=True, width=width).print(_tables(folder, records, boxed=True))
-    text = Console(width=200, highlight=False, file=(folder / TABLE_FILE).open("w", encoding="utf-8"))
-    with text.file:
-        text.print(_tables(folder, records, boxed=False))
+    Console(highlight=False, width=width).print(jobs, *map(ranking_text, several))
+    print("\n".join(further))
+    lines = [f"{title}\n", *markdown_table(headings, rows, plain), ""]
+    lines += [line for ranking in several for line in markdown_ranking(ranking)]
+    (folder / TABLE_FILE).write_text("\n".join([*lines, *further]) + "\n", encoding="utf-8")
 
 
-def _tables(folder: Path, records: list[Record], *, boxed: bool) -> RenderableType:
-    parts: list[RenderableType] = [_jobs_table(folder, records, boxed)]
-    for figure, title in FIGURES.items():
-        rows = ranked(choices_of(records, figure))
-        if len(rows) > 1:
-            parts += ["", _ranking(title, rows, boxed)]
+def _jobs(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each job."""
+    shown = figures_in(name for record in records for name in record.figures)
+    rows = []
+    for record, items in zip(records, varied(records), strict=True):
+        figures = [show(name, record.figures[name]) if name in record.figures else "" for name in shown]
+        spent = duration(record.seconds) if record.seconds is not None else ""
+        rows.append([str(record.number), " ".join(items), record.status, spent, *figures])
+    return ["job", "varied", "status", "time", *shown.values()], rows
+
+
+def _further(folder: Path, records: list[Record]) -> list[str]:
+    """Lines below the tables: what NCCL did not follow, what failed and why, where all of it is."""
     notes: dict[str, list[str]] = {}
     for record in records:
         for note in record.notes:
             notes.setdefault(note, []).append(str(record.number))
-    parts += [Text(f"job {', '.join(numbers)}: {note}") for note, numbers in notes.items()]
+    lines = [f"job {', '.join(numbers)}: {note}" for note, numbers in notes.items()]
     for record in records:
         if record.failure is not None:
-            parts += ["", Text(f"job {record.number} failed: {record.failure}\nlog: {record.log}")]
-    return Group(*parts, "", Text(f"sweep: {folder}"))
-
-
-def _table(title: str, boxed: bool) -> Table:
-    from rich.box import MARKDOWN, SIMPLE_HEAD
-
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD if boxed else MARKDOWN)
-
-
-def _jobs_table(folder: Path, records: list[Record], boxed: bool) -> Table:
-    table = _table(f"{folder.parent.name}: {len(records)} jobs", boxed)
-    shown = [name for name in FIGURES if any(name in record.figures for record in records)]
-    for head in ("job", "varied", "status", "time", *(FIGURES[name] for name in shown)):
-        table.add_column(head, overflow="fold")
-    for record, items in zip(records, varied(records), strict=True):
-        figures = [f"{record.figures[name]:,.4g}" if name in record.figures else "" for name in shown]
-        spent = duration(record.seconds) if record.seconds is not None else ""
-        table.add_row(str(record.number), Text(" ".join(items)), record.status, spent, *figures)
-    return table
-
-
-def _ranking(title: str, rows: list[tuple[Choice, str]], boxed: bool) -> Table:
-    table = _table(f"by {title}", boxed)
-    for head in ("choice", "median", "smallest to largest", "runs", "against the best"):
-        table.add_column(head, overflow="fold")
-    for choice, verdict in rows:
-        span = f"{min(choice.values):,.4g} to {max(choice.values):,.4g}"
-        table.add_row(Text(choice.name), f"{choice.middle:,.4g}", span, str(len(choice.values)), verdict)
-    return table
+            lines += ["", f"job {record.number} failed: {record.failure}\nlog: {record.log}"]
+    return [*lines, "", f"sweep: {folder}"]

@@ -63,11 +63,11 @@ def new_figure(panels: int = 1, height: float = 3.4) -> tuple[Any, list[Any]]:
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
 
-def thousands(axis: Any) -> None:
-    """Whole numbers with separators on an axis."""
+def thousands(axis: Any, most: int = 6) -> None:
+    """Whole numbers with separators on an axis, `most` of them and one."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axis.set_major_locator(MaxNLocator(nbins=most, integer=True))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
@@ -177,8 +177,10 @@ def _lengths(stages: dict[str, Stage]) -> Any:
 
 
 def _from_first(line: Series) -> Series:
-    """Without the zeros at the beginning: reports made before there was anything to measure a rate by."""
-    start = next((i for i, y in enumerate(line.y) if y > 0), 0)
+    """Without the zeros at the beginning: reports made before there was anything to measure a rate by. Empty where
+    that never came, in a stage that was too short.
+    """
+    start = next((i for i, y in enumerate(line.y) if y > 0), len(line.y))
     return Series(line.x[start:], line.y[start:])
 
 
@@ -188,8 +190,8 @@ def _throughput(stages: dict[str, Stage]) -> Any:
         ("extract", "extract/tokens_per_s", "Extraction"),
         ("train", "train/tokens_per_s", "Training"),
     ):
-        if (stage := stages.get(name)) and (line := stage.series(metric, over="minutes")):
-            lines.append((title, _from_first(line)))
+        if (stage := stages.get(name)) and (line := _from_first(stage.series(metric, over="minutes"))):
+            lines.append((title, line))
     if not lines:
         return None
     figure, panels = new_figure(len(lines), height=3.2)

@@ -61,6 +61,6 @@ def field_text(name: str, value: Any) -> str:
     if name == "accept_length":
         return f"accept length {value:.2f}"
     label = _LABELS.get(name, name.replace("_", " "))
-    if isinstance(value, float) and not value.is_integer():
-        return f"{label} {value:.2e}" if name == "lr" else f"{label} {value:.3g}"
+    if name == "lr" and not float(value).is_integer():
+        return f"{label} {value:.2e}"
     return f"{label} {quantity(value)}"

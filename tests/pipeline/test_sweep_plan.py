@@ -1,0 +1,64 @@
+"""`mode=plan` of a sweep, by the command a user types: starts nothing and leaves nothing."""
+
+from pathlib import Path
+
+import pytest
+from tests.e2e.chat_model import write_chat_model, write_conversations
+from tests.e2e.test_run import overrides, run
+
+from eagle3.config import PROJECT
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan")
+    write_chat_model(folder / "model")
+    write_conversations(folder / "chat.jsonl", 4)
+    return folder
+
+
+def plan(place: Path, sweep: str, *more: str) -> tuple[int, str]:
+    given = [item for item in overrides(place) if not item.startswith("layers.")]
+    search = ["--config-dir", str(PROJECT / "sweeps"), "--config-name", sweep]
+    return run([*search, *given, "mode=plan", *more], place)
+
+
+def test_what_is_shared_is_said_once_and_each_job_by_its_number(place: Path) -> None:
+    code, output = plan(place, "layers", "layers.boundaries=[1,3,5],[2,4,5]", "seed=0,1", "dataset.tokens=1000")
+    assert code == 0, output
+    for text in (
+        "plan of tiny: 4 jobs, nothing is started",
+        "varied    layers.boundaries: [1,3,5], [2,4,5]",
+        "extract   1 made, for 4 jobs",
+        "train     4 made, for 4 jobs",
+        "extract: made by job 0, for 4 jobs",
+        "job 3: layers.boundaries=[2,4,5] seed=1",
+        "of job 0: prepare, extract",
+    ):
+        assert text in output, text
+    assert output.count("sglang") == 1, "the server's command"
+    assert "of hidden states to be written; free there: " in output
+    assert not list((place / "runs").iterdir())
+    assert not (place / "artifacts").exists()
+
+
+def test_a_job_that_cant_run_is_named_and_the_others_are_planned(place: Path) -> None:
+    choices = "layers.boundaries=[1,3,5],[1,9,20],[2,4,5]"
+    code, output = plan(place, "layers", choices, "seed=0")
+    assert code == 2, output
+    assert "error: job 1: layers.boundaries: [9, 20] outside 1..5" in output
+    assert "train     2 made, for 2 jobs" in output
+    assert "boundaries [1, 2, 3, 4, 5] and the final state" in output
+    code, output = plan(place, "layers", "layers.boundaries=[1,3,5],[1,9]", "seed=0,1", "layers.capture=[1,3,5]")
+    assert code == 2, output
+    assert "error: job 2, 3: layers.boundaries: [9] outside 1..5" in output
+
+
+def test_a_measurement_of_profiles(place: Path) -> None:
+    code, output = plan(
+        place, "nccl_x_layers", "layers.boundaries=[1,3,5],[2,4,5]", "seed=0", "bench.prefill_tokens=64"
+    )
+    assert code == 0, output
+    assert "bench     4 made, for 8 jobs" in output
+    assert "extract   1 made, for 8 jobs" in output
+    assert "train     2 made, for 8 jobs" in output
