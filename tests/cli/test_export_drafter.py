@@ -78,6 +78,7 @@ def test_the_model_card(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixt
         "--model-path me/tiny",
         "| accept length, simulated on held-out conversations | 2.35 |",
         "12,345",
+        "| layers | 1 |",
         "norm_output",
         "torch 2",
         target.fingerprint[:16],
@@ -164,6 +165,24 @@ def test_what_a_version_does_not_have(run: tuple[TargetInfo, Path], capsys: pyte
     code, out, _ = spoken(capsys, "verify", str(folder / "drafter"), "--sglang-version", "0.5.11", "--all")
     assert code == 1
     assert "norm_output is on" in out
+
+
+def test_several_layers(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Before 0.5.12 SGLang's drafter has one."""
+    target, folder = run
+    cfg = DrafterConfig(draft_vocab_size=48, num_layers=2)
+    make_ours(folder / "drafter", target, DrafterShape.build(cfg, target, 3), [3, 4, 6])
+    code, _, err = spoken(capsys, "export", str(folder), "--format", "sglang", "--sglang-version", "0.5.11")
+    assert code == 2
+    assert "it has 2 layers: SGLang 0.5.11 has no such drafter; 0.5.12 and newer have" in err
+    code, out, _ = spoken(capsys, "verify", str(folder / "drafter"), "--sglang-version", "0.5.11", "--all")
+    assert code == 1
+    assert "it has 2 layers" in out
+    for form, name in (("sglang", "sglang-0.5.12"), ("speculators", "speculators")):
+        given = ("--sglang-version", "0.5.12") if form == "sglang" else ()
+        code, out, err = spoken(capsys, "export", str(folder), "--format", form, *given)
+        assert (code, err) == (0, ""), out
+        assert "| layers | 2 |" in (folder / f"drafter-{name}" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

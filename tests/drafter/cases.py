@@ -87,6 +87,7 @@ def setting_of(drafter: Drafter) -> Setting:
         stretch=attention_factor(shape.rope_scaling),
         fc_norm=shape.fc_norm,
         norm_output=shape.norm_output,
+        num_layers=shape.num_layers,
     )
 
 

@@ -25,6 +25,7 @@ class Setting:
     """Factor of cosine and sine (YaRN)."""
     fc_norm: bool = False
     norm_output: bool = False
+    num_layers: int = 1
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Expected:
     accepted: list[int]
     logits: dict[tuple[int, int], Tensor]
     """The drafter's, by (step, position), at scored positions."""
+
+
+Heads = dict[tuple[int, int, int], list[Tensor]]
+"""Each head's vector, by (layer, step, position)."""
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -67,6 +72,29 @@ def first_state(w: dict[str, Tensor], states: Tensor, setting: Setting) -> Tenso
     return w["fc.weight"] @ states
 
 
+def attention(
+    queries: list[Tensor], keys: Heads, values: Heads, seen: list[tuple[int, int, int]], setting: Setting
+) -> Tensor:
+    """One position's queries over the keys that it sees: [heads * head_dim]."""
+    heads = []
+    for h, query in enumerate(queries):
+        shared = h // (setting.num_heads // setting.num_kv_heads)
+        scores = torch.stack([query @ keys[where][shared] for where in seen])
+        weights = torch.softmax(scores / math.sqrt(setting.head_dim), dim=0)
+        heads.append(sum(weights[i] * values[where][shared] for i, where in enumerate(seen)))
+    return torch.cat(heads)
+
+
+def rest_of_layer(w: dict[str, Tensor], layer: str, residual: Tensor, attended: Tensor, setting: Setting) -> Tensor:
+    y = residual + w[f"{layer}.self_attn.o_proj.weight"] @ attended
+    if f"{layer}.self_attn.o_proj.bias" in w:
+        y = y + w[f"{layer}.self_attn.o_proj.bias"]
+    x = norm(y, w[f"{layer}.post_attention_layernorm.weight"], setting.eps)
+    gate = w[f"{layer}.mlp.gate_proj.weight"] @ x
+    up = w[f"{layer}.mlp.up_proj.weight"] @ x
+    return y + w[f"{layer}.mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
+
+
 def loss_of(p: Tensor, q: Tensor, kind: str) -> Tensor:
     if kind == "ce":
         return -sum((p[v] * q[v].log() for v in range(len(p))), torch.zeros((), dtype=p.dtype))
@@ -95,45 +123,35 @@ def training_time_test(
         ids, mask = document["input_ids"].tolist(), document["loss_mask"].tolist()
         length = len(ids)
         g = [first_state(w, document["states"][t], setting) for t in range(length)]
-        keys: list[list[list[Tensor]]] = []  # by step, position, head
-        values: list[list[list[Tensor]]] = []
+        keys: Heads = {}
+        values: Heads = {}
         chain = [True] * length
         for k in range(steps):
-            queries = []
-            keys.append([])
-            values.append([])
             inside = [t for t in range(length) if t + 1 + k < length]
+            x = {t: g[t] for t in inside}
+            for n in range(setting.num_layers):
+                # The names under which SGLang loads them.
+                layer = "midlayer" if n == 0 else f"layers.{n}"
+                queries = {}
+                for t in inside:
+                    z = norm(x[t], w[f"{layer}.hidden_norm.weight"], setting.eps)
+                    if n == 0:
+                        e = embedding[ids[t + 1 + k]]
+                        if "embed_proj.weight" in w:
+                            e = w["embed_proj.weight"] @ e
+                        z = torch.cat((norm(e, w[f"{layer}.input_layernorm.weight"], setting.eps), z))
+                    q = (w[f"{layer}.self_attn.q_proj.weight"] @ z).view(setting.num_heads, -1)
+                    key = (w[f"{layer}.self_attn.k_proj.weight"] @ z).view(setting.num_kv_heads, -1)
+                    value = (w[f"{layer}.self_attn.v_proj.weight"] @ z).view(setting.num_kv_heads, -1)
+                    queries[t] = [turn(head, t + k, setting) for head in q]
+                    keys[n, k, t] = [turn(head, t + k, setting) for head in key]
+                    values[n, k, t] = list(value)
+                for t in inside:
+                    seen = [(n, 0, s) for s in range(t + 1)] + [(n, j, t) for j in range(1, k + 1)]
+                    attended = attention(queries[t], keys, values, seen, setting)
+                    x[t] = rest_of_layer(w, layer, x[t], attended, setting)
             for t in inside:
-                e = embedding[ids[t + 1 + k]]
-                if "embed_proj.weight" in w:
-                    e = w["embed_proj.weight"] @ e
-                z = torch.cat(
-                    (
-                        norm(e, w["midlayer.input_layernorm.weight"], setting.eps),
-                        norm(g[t], w["midlayer.hidden_norm.weight"], setting.eps),
-                    )
-                )
-                q = (w["midlayer.self_attn.q_proj.weight"] @ z).view(setting.num_heads, -1)
-                key = (w["midlayer.self_attn.k_proj.weight"] @ z).view(setting.num_kv_heads, -1)
-                value = (w["midlayer.self_attn.v_proj.weight"] @ z).view(setting.num_kv_heads, -1)
-                queries.append([turn(head, t + k, setting) for head in q])
-                keys[k].append([turn(head, t + k, setting) for head in key])
-                values[k].append(list(value))
-            for t in inside:
-                heads = []
-                for h in range(setting.num_heads):
-                    shared = h // (setting.num_heads // setting.num_kv_heads)
-                    seen = [(0, s) for s in range(t + 1)] + [(j, t) for j in range(1, k + 1)]
-                    scores = torch.stack([queries[t][h] @ keys[j][s][shared] for j, s in seen])
-                    weights = torch.softmax(scores / math.sqrt(setting.head_dim), dim=0)
-                    heads.append(sum(weights[i] * values[j][s][shared] for i, (j, s) in enumerate(seen)))
-                y = g[t] + w["midlayer.self_attn.o_proj.weight"] @ torch.cat(heads)
-                if "midlayer.self_attn.o_proj.bias" in w:
-                    y = y + w["midlayer.self_attn.o_proj.bias"]
-                x = norm(y, w["midlayer.post_attention_layernorm.weight"], setting.eps)
-                gate = w["midlayer.mlp.gate_proj.weight"] @ x
-                up = w["midlayer.mlp.up_proj.weight"] @ x
-                g_next = y + w["midlayer.mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
+                g_next = x[t]
                 out = norm(g_next, w["norm.weight"], setting.eps)
                 logits = w["lm_head.weight"] @ out
                 g[t] = out if setting.norm_output else g_next

@@ -96,13 +96,13 @@ def draft(args: ServerArgs, case: Path) -> None:
     ids = config.eagle_config["eagle_aux_hidden_state_layer_ids"]
     (case / "out.json").write_text(json.dumps({"unused": unused, "missing": missing, "ids": ids}))
 
-    layer = model.model.layers[0].self_attn
+    layers = [layer.self_attn for layer in model.model.layers]
+    radix = [layer.attn for layer in layers]
     ids, states, steps = given["input_ids"], given["states"], int(given["steps"])
     head = model.lm_head.weight[: config.draft_vocab_size]  # the rest is padding
     logits = torch.full((steps, len(ids), len(head)), float("nan"))
 
-    def forward(attention: CachedAttention, token: Tensor, position: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        layer.attn = attention
+    def forward(token: Tensor, position: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         batch = SimpleNamespace(
             mm_input_embeds=None,
             forward_mode=SimpleNamespace(is_extend=lambda: False),
@@ -111,16 +111,16 @@ def draft(args: ServerArgs, case: Path) -> None:
         out, (carried,) = model.model(token, position, batch)
         return out @ head.t(), carried
 
-    radix = layer.attn
     with torch.no_grad():
         for t in range(len(ids) - 1):
-            attention = CachedAttention(radix)
+            for layer, attention in zip(layers, radix, strict=True):
+                layer.attn = CachedAttention(attention)
             # Draft extend: everything up to t with the target's states; then one token at a time on its own.
-            out, carried = forward(attention, ids[1 : t + 2], torch.arange(t + 1), states[: t + 1])
+            out, carried = forward(ids[1 : t + 2], torch.arange(t + 1), states[: t + 1])
             logits[0, t] = out[-1]
             hidden = carried[-1:]
             for k in range(1, min(steps, len(ids) - 1 - t)):
-                out, hidden = forward(attention, ids[t + 1 + k : t + 2 + k], torch.tensor([t + k]), hidden)
+                out, hidden = forward(ids[t + 1 + k : t + 2 + k], torch.tensor([t + k]), hidden)
                 logits[k, t] = out[-1]
     save_file({"logits": logits, "hot_token_id": model.hot_token_id}, case / "out.safetensors")
 

@@ -56,6 +56,20 @@ def test_other_names_are_known(folder: Path, target: TargetInfo) -> None:
     assert faults(folder, target) == []
 
 
+def test_others_of_several_layers(folder: Path, target: TargetInfo) -> None:
+    """The norm that SGLang makes in every layer, and uses in the first, may be there or not."""
+    made = make_ours(folder, target, DrafterShape.build(DrafterConfig(num_layers=3, draft_vocab_size=48), target, 3))
+    as_others(folder)
+    assert faults(folder, target) == []
+    unused = ["layers.1.input_layernorm.weight", "layers.2.input_layernorm.weight"]
+    rewrite(folder, tensors=lambda s: [s.pop(name) for name in unused])
+    assert faults(folder, target) == []
+    loaded = load_drafter(folder, target, VERSION).drafter.state_dict()
+    assert loaded.keys() == made.state_dict().keys()
+    rewrite(folder, lambda c: c.update(num_hidden_layers=1))
+    assert "layers.1.hidden_norm.weight is unknown; SGLang would skip it" in " ".join(faults(folder, target))
+
+
 def at_top_level(config: dict[str, Any]) -> None:
     config[IDS] = config.pop("eagle_config")[IDS]
 
@@ -74,7 +88,9 @@ def with_ids(ids: list[int]) -> Callable[[dict[str, Any]], object]:
         (lambda c: c.update(target_hidden_size=32), "target_hidden_size is 32, expected 64 (the target's)"),
         (lambda c: c.update(fc_norm=True), "fc_norm.0.weight is missing"),
         (lambda c: c.update(norm_before_fc=True), "there is no input_norm.weight"),
-        (lambda c: c.update(num_hidden_layers=2), "num_hidden_layers is 2, expected 1"),
+        (lambda c: c.update(num_hidden_layers=2), "layers.1.mlp.up_proj.weight is missing"),
+        (lambda c: c.update(num_hidden_layers=0), "num_hidden_layers=0 is missing or of the wrong kind"),
+        (lambda c: c.pop("num_hidden_layers"), "'num_hidden_layers' is missing"),
     ],
 )
 def test_faults_of_config(

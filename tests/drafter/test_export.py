@@ -183,8 +183,10 @@ def test_broken_weights_are_not_exported(tmp_path: Path, target: TargetInfo) -> 
     assert not (tmp_path / "drafter").exists()
 
 
-def test_loaded_again(tmp_path: Path, target: TargetInfo) -> None:
-    cfg = replace(DrafterConfig(draft_vocab_size=48), fc_norm=True, norm_output=True, attention_bias=True)
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_loaded_again(tmp_path: Path, target: TargetInfo, num_layers: int) -> None:
+    switches = {"fc_norm": True, "norm_output": True, "attention_bias": True}
+    cfg = replace(DrafterConfig(draft_vocab_size=48), num_layers=num_layers, **switches)
     drafter = Drafter(DrafterShape.build(cfg, target, 2))
     ids = torch.arange(48) * 2
     export_drafter(drafter, ids, [3, 6], target, tmp_path / "drafter", "0.5.23")

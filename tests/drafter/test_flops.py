@@ -27,16 +27,24 @@ def by_hand(shape: DrafterShape, masks: list[list[int]], steps: int) -> int:
                 products.append((Ht * H, False))
             products.append((H * (Q + 2 * KV), Ht != H))
             products.append((H * 2 * KV, True))
+        # Of further layers the same but for the embedding; their step-0 keys are the layer before's results.
+        for _ in range((shape.num_layers - 1) * (last + 1)):
+            products.append((H * 2 * KV, True))
+        for _ in range(shape.num_layers - 1):
+            for t in range(last + 1):
+                products += [(H * Q, True), *[(Q, True), (Q, True)] * (t + 1)]
+                products += [(Q * H, True), (3 * H * shape.intermediate_size, True)]
         for k in range(steps):
             for t in range(length):
                 if not any(scored[j][t] for j in range(k, steps)):
                     continue
-                products.append((H * Q, True))
-                if k:
-                    products.append((H * 2 * KV, True))
-                for _ in range(t + 1 + k):  # keys: step 0's up to t, and those that steps 1 to k made at t
-                    products += [(Q, True), (Q, True)]
-                products += [(Q * H, True), (3 * H * shape.intermediate_size, True)]
+                for _ in range(shape.num_layers if k else 1):
+                    products.append((H * Q, True))
+                    if k:
+                        products.append((H * 2 * KV, True))
+                    for _ in range(t + 1 + k):  # keys: step 0's up to t, and those that steps 1 to k made at t
+                        products += [(Q, True), (Q, True)]
+                    products += [(Q * H, True), (3 * H * shape.intermediate_size, True)]
                 if scored[k][t]:
                     products.append((H * shape.draft_vocab_size, True))
     return sum(2 * n * (3 if own else 2) for n, own in products)
@@ -52,8 +60,8 @@ def work_of(masks: list[list[int]], steps: int) -> Work:
 @pytest.mark.parametrize("steps", [1, 3, 7])
 @pytest.mark.parametrize(
     "shape",
-    [SHAPE, replace(SHAPE, hidden_size=8), replace(SHAPE, num_boundaries=1)],
-    ids=["same width", "another width", "no fc"],
+    [SHAPE, replace(SHAPE, hidden_size=8), replace(SHAPE, num_boundaries=1), replace(SHAPE, num_layers=3)],
+    ids=["same width", "another width", "no fc", "three layers"],
 )
 def test_every_product_once(shape: DrafterShape, steps: int) -> None:
     masks = [list(mask) for mask in MASKS]

@@ -26,6 +26,7 @@ ANSWERS = [[0, 0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1]]
 ONE_EACH = [[0, 0, 1], [1, 1, 1, 0, 0]]
 """One query a document, for which FlashAttention has a path of its own."""
 ALL = pytest.mark.parametrize("masks", [TURNS, ANSWERS, ONE_EACH], ids=["gaps", "no-gaps", "one-each"])
+DEPTHS = pytest.mark.parametrize("num_layers", [1, 2])
 
 
 class FlashStandIn:
@@ -92,18 +93,22 @@ def gradients(case: Case, steps: int, **options: Any) -> list[Tensor]:
 
 
 @ALL
-def test_spans_give_what_plain_products_give(masks: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    case = make_case(masks, seed=3)
+@DEPTHS
+def test_spans_give_what_plain_products_give(
+    masks: list[list[int]], num_layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = make_case(masks, seed=3, num_layers=num_layers)
     plan = Plan.of(case.batch, 4)
     assert (plan.spans.place is None) == (masks is not TURNS)
     wanted = gradients(case, 4)
     monkeypatch.setattr(prefix, "_FLASH", FlashStandIn())
-    monkeypatch.setattr(ttt, "prefix_of", lambda plan, like: prefix.Flash(plan.spans))
+    monkeypatch.setattr(ttt, "prefix_of", lambda queries, like: prefix.Flash(queries.spans))
     torch.testing.assert_close(gradients(case, 4), wanted)
 
 
+@DEPTHS
 def test_compiled_functions_give_what_is_written_and_are_not_compiled_for_each_batch(
-    monkeypatch: pytest.MonkeyPatch,
+    num_layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = CompileCounterWithBackend("aot_eager")
     compiled: dict[Any, Any] = {}
@@ -112,7 +117,7 @@ def test_compiled_functions_give_what_is_written_and_are_not_compiled_for_each_b
         return compiled.setdefault(function, torch.compile(function, backend=backend))
 
     torch._dynamo.reset()
-    cases = [make_case([[0] * a + [1] * b for b in (9 + a, 17)], seed=a) for a in range(2, 8)]
+    cases = [make_case([[0] * a + [1] * b for b in (9 + a, 17)], seed=a, num_layers=num_layers) for a in range(2, 8)]
     wanted = [gradients(case, 4) for case in cases]
     monkeypatch.setattr(fused, "_pays", lambda tensor: True)
     monkeypatch.setattr(fused, "_compiled", compile_once)
@@ -125,14 +130,15 @@ def test_compiled_functions_give_what_is_written_and_are_not_compiled_for_each_b
 
 
 @ALL
+@DEPTHS
 @pytest.mark.parametrize(
     "device",
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
 )
-def test_in_bfloat16_all_is_close_to_float64(masks: list[list[int]], device: str) -> None:
+def test_in_bfloat16_all_is_close_to_float64(masks: list[list[int]], num_layers: int, device: str) -> None:
     """On a GPU with FlashAttention and compiled functions."""
     shape = {"hidden_size": 128, "target_hidden_size": 128, "head_dim": 64, "num_heads": 4, "num_kv_heads": 2}
-    case = as_large_as_trained(make_case(masks, seed=3, **shape))
+    case = as_large_as_trained(make_case(masks, seed=3, num_layers=num_layers, **shape))
     wanted = gradients(case, 4)
     there = dataclasses.replace(
         case,

@@ -41,6 +41,8 @@ MADE = {
     "another-width": Made({"hidden_size": 32}),
     "one-boundary": Made({}, (4,)),  # as wide as the drafter: SGLang skips fc
     "llama3": Made({"rope_scaling": RopeScaling("llama3", 8.0, 64)}, (1, 2, 4, 6)),
+    "two-layers": Made({"num_layers": 2}),
+    "three-layers": Made({"num_layers": 3, "norm_output": True, "hidden_size": 32, "attention_bias": True}),
     "yarn": Made({"rope_scaling": RopeScaling("yarn", 4.0, 64)}),
     "linear-full-vocabulary": Made({"rope_scaling": RopeScaling("linear", 2.0, 64), "draft_vocab_size": 128}),
 }

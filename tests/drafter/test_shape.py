@@ -33,6 +33,7 @@ def test_null_is_the_targets(target: TargetInfo) -> None:
         ({"head_dim": 15}, "drafter.head_dim=15"),
         ({"num_kv_heads": 3}, "drafter.num_kv_heads=3"),
         ({"num_heads": 0}, "drafter.num_heads=0"),
+        ({"num_layers": 0}, "drafter.num_layers=0"),
         ({"hidden_size": -1}, "drafter.hidden_size=-1"),
         ({"rope_theta": 0.0}, "drafter.rope_theta=0"),
         ({"rms_norm_eps": 0.0}, "drafter.rms_norm_eps=0"),
@@ -66,6 +67,10 @@ def test_state_has_sglangs_names_and_no_embedding() -> None:
     }
     new = set(Drafter(replace(SHAPE, fc_norm=True)).state_dict())
     assert new - names == {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight"}
+    layer = {name.removeprefix("midlayer.") for name in names if name.startswith("midlayer.")}
+    deep = set(Drafter(replace(SHAPE, num_layers=3)).state_dict())
+    further = layer - {"input_layernorm.weight"}
+    assert deep - names == {f"layers.{n}.{name}" for n in (1, 2) for name in further}
 
 
 def test_the_head_starts_as_the_targets_rows_at_unit_length() -> None:

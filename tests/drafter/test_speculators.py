@@ -66,6 +66,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"fc_norm": True, "norm_output": True},
     {"draft_vocab_size": 128},
     {"num_heads": 8, "num_kv_heads": 4, "head_dim": 8, "rms_norm_eps": 0.1},
+    {"num_layers": 3},
     {"rope_scaling": RopeScaling("llama3", 8.0, 16)},
     {"rope_scaling": RopeScaling("yarn", 4.0, 16)},
     {"rope_scaling": RopeScaling("linear", 4.0, 16)},
@@ -84,7 +85,7 @@ def test_it_is_loaded_whole_and_drafts_the_same(
     assert not told.get("mismatched_keys")
     stored = model.state_dict()
     for name, tensor in drafter.state_dict().items():
-        assert torch.equal(stored[name.replace("midlayer.", "layers.0.")].float(), tensor), name
+        assert torch.equal(stored[their_name(name)].float(), tensor), name
     assert torch.equal(stored["embed_tokens.weight"].bfloat16(), load_embedding(target))
     if drafter.shape.draft_vocab_size != drafter.shape.vocab_size:
         assert torch.equal(stored["d2t"] + torch.arange(48), DRAFT_IDS)
@@ -102,6 +103,12 @@ def test_it_is_loaded_whole_and_drafts_the_same(
     for k in range(steps):
         whole = 128 - k  # later rows of step k read past the sequence
         assert torch.equal(theirs[k][0, :whole], ours[k][:whole]), k
+
+
+def their_name(name: str) -> str:
+    """Its further layers are plain Llama layers."""
+    name = name.replace("midlayer.", "layers.0.")
+    return name if name.startswith("layers.0.") else name.replace("hidden_norm", "input_layernorm")
 
 
 def first_choices(drafter: Drafter, embedding: Tensor, ids: Tensor, states: Tensor, steps: int) -> list[Tensor]:
@@ -124,7 +131,7 @@ def first_choices(drafter: Drafter, embedding: Tensor, ids: Tensor, states: Tens
 
 
 def test_it_is_read_back_and_verified(tmp_path: Path, target: TargetInfo) -> None:
-    drafter = exported(tmp_path / "drafter", target, fc_norm=True)
+    drafter = exported(tmp_path / "drafter", target, fc_norm=True, num_layers=2)
     assert check_drafter(tmp_path / "drafter", target) == []
     loaded = load_drafter(tmp_path / "drafter", target)
     assert loaded.boundaries == BOUNDARIES

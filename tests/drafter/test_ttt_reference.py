@@ -42,6 +42,7 @@ def check(case: Case, steps: int, kind: str, decay: float = 0.8) -> None:
     draft_vocab_size=st.integers(2, 40),
     norm_output=st.booleans(),
     fc_norm=st.booleans(),
+    num_layers=st.sampled_from([1, 1, 2, 3]),
 )
 def test_outputs_loss_and_every_gradient_equal_the_definition(
     masks: list[list[int]], steps: int, kind: str, seed: int, **changes: float
@@ -57,6 +58,8 @@ def test_outputs_loss_and_every_gradient_equal_the_definition(
         {"num_boundaries": 5},
         {"hidden_size": 16},  # an embedding projection
         {"num_kv_heads": 4},
+        {"num_layers": 2},
+        {"num_layers": 3, "hidden_size": 16, "attention_bias": True, "norm_output": True},
         {"num_heads": 6, "num_kv_heads": 1, "head_dim": 2},
         {"attention_bias": True},
         {"fc_norm": True, "norm_output": True},
@@ -73,13 +76,15 @@ def test_each_switch_equals_its_definition(changes: dict[str, object]) -> None:
     check(case, steps=4, kind="ce")
 
 
-def test_long_documents_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_long_documents_in_blocks(monkeypatch: pytest.MonkeyPatch, num_layers: int) -> None:
     """Query blocks, vocabulary chunks and row chunks smaller than the data change nothing."""
     monkeypatch.setattr("eagle3.drafter.prefix.QUERY_BLOCK", 3)
     monkeypatch.setattr("eagle3.drafter.losses.ROW_CHUNK", 2)
     monkeypatch.setattr("eagle3.drafter.losses.GRADIENT_CHUNK", 5)
     monkeypatch.setattr("eagle3.drafter.ttt.VOCAB_CHUNK", 7)
-    check(make_case([[0] * 4 + [1] * 9, [1] * 5, [0, 0], [0, 1] * 5], seed=5, follow=0.5), steps=5, kind="kl")
+    masks = [[0] * 4 + [1] * 9, [1] * 5, [0, 0], [0, 1] * 5]
+    check(make_case(masks, seed=5, follow=0.5, num_layers=num_layers), steps=5, kind="kl")
 
 
 def test_a_second_backward_is_refused() -> None:

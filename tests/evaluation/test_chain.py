@@ -17,6 +17,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("pair"))
 
 
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("deep"), updates=100, num_layers=2)
+
+
 def chains_of(pair: Pair, drafter: Drafter, steps: int = STEPS, ends: tuple[int, ...] = ()) -> list[Chain]:
     one = ChainDrafter(drafter, pair.embedding, pair.draft_ids, torch.float32)
     return [run_chain(pair.target, one, prompt, steps, COUNT, ends) for prompt in pair.prompts]
@@ -44,6 +49,16 @@ def test_the_answer_is_the_targets_own(pair: Pair) -> None:
 
 
 def test_drafts_are_the_simulated_ones_position_by_position(pair: Pair) -> None:
+    check_position_by_position(pair)
+
+
+def test_those_of_two_layers_too(deep: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts are read in blocks."""
+    monkeypatch.setattr("eagle3.evaluation.chain.QUERY_BLOCK", 4)
+    check_position_by_position(deep)
+
+
+def check_position_by_position(pair: Pair) -> None:
     """Up to the first miss, where the simulation goes on with the right token and the chain with its own."""
     compared = [0] * STEPS
     for chain, prompt in zip(chains_of(pair, pair.drafter), pair.prompts, strict=True):

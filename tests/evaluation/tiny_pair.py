@@ -32,7 +32,7 @@ class Pair:
     prompts: list[list[int]]
 
 
-def make_pair(folder: Path, prompts: list[list[int]] | None = None, updates: int = 150) -> Pair:
+def make_pair(folder: Path, prompts: list[list[int]] | None = None, updates: int = 150, num_layers: int = 1) -> Pair:
     """Of the model in `folder`, which is made where there is none. It has learned the answers to these prompts."""
     if not (folder / "config.json").is_file():
         build(tiny_llama(), folder)
@@ -45,7 +45,9 @@ def make_pair(folder: Path, prompts: list[list[int]] | None = None, updates: int
     batch = with_top(join([answered(target, prompt, 60) for prompt in prompts]), head)
     said = batch.input_ids[batch.loss_mask].unique()
     draft_ids = said[: max(len(said) - 3, 8)]  # a few of the target's words are out of reach
-    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=len(draft_ids)), info, len(BOUNDARIES))
+    shape = DrafterShape.build(
+        DrafterConfig(num_layers=num_layers, draft_vocab_size=len(draft_ids)), info, len(BOUNDARIES)
+    )
     drafter = Drafter(shape)
     drafter.reset(torch.Generator().manual_seed(5))
     optimiser = torch.optim.AdamW(drafter.parameters(), lr=3e-3)

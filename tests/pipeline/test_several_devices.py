@@ -30,6 +30,15 @@ def test_an_artifact_is_named_by_how_many_train_together() -> None:
     assert inputs(devices=8, strategy="sharded") != inputs(devices=8)
 
 
+def test_a_drafter_of_one_layer_is_named_as_when_there_were_no_others() -> None:
+    def drafter(**changes: Any) -> dict[str, Any]:
+        config = load(config_of(drafter={"draft_vocab_size": 32, **changes}))
+        return _train_inputs(config, "extracted", [1, 3])["drafter"]
+
+    assert "num_layers" not in drafter()
+    assert drafter(num_layers=2)["num_layers"] == 2
+
+
 def test_one_process_needs_no_torchrun() -> None:
     assert training_module(TrainerConfig()) == "eagle3.training.main"
     assert training_module(TrainerConfig(devices=2)) == "eagle3.training.ranks"

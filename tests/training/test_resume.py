@@ -22,19 +22,21 @@ def check_same_end(out: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "trainer",
+    ("trainer", "num_layers"),
     [
-        {"epochs": 3},
-        {"epochs": 2, "accumulate": 3, "num_workers": 2},
-        {"epochs": 2, "max_steps": 9},
-        {"epochs": 2, "max_steps": 2, "accumulate": 2},
+        ({"epochs": 3}, 1),
+        ({"epochs": 2}, 2),
+        ({"epochs": 2, "accumulate": 3, "num_workers": 2}, 1),
+        ({"epochs": 2, "max_steps": 9}, 1),
+        ({"epochs": 2, "max_steps": 2, "accumulate": 2}, 1),
     ],
-    ids=["plain", "accumulated", "ends-in-second-epoch", "ends-in-first-epoch"],
+    ids=["plain", "two-layers", "accumulated", "ends-in-second-epoch", "ends-in-first-epoch"],
 )
 def test_every_checkpoint_continues_exactly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: dict[str, Any], num_layers: int
 ) -> None:
     make_job(tmp_path)
+    drafter = {"num_layers": num_layers}
     trainer = trainer | {"checkpoint_every": 1}
     seen: list[tuple[tuple[int, int], tuple[int, ...]]] = []
     read = PackedLoader.read
@@ -53,7 +55,7 @@ def test_every_checkpoint_continues_exactly(
             copies.append(tmp_path / f"copy{len(copies)}")
             shutil.copytree(Path(path).parent, copies[-1] / "checkpoints")
 
-    whole = load_job(tmp_path, tmp_path / "whole", trainer=trainer)
+    whole = load_job(tmp_path, tmp_path / "whole", trainer=trainer, drafter=drafter)
     monkeypatch.setattr(PackedLoader, "read", noted)
     with monkeypatch.context() as patch:
         patch.setattr(AtomicCheckpoints, "save_checkpoint", copied)
@@ -65,7 +67,7 @@ def test_every_checkpoint_continues_exactly(
     for copy in copies:
         step = load_checkpoint(copy / "checkpoints" / "last.ckpt")["global_step"]
         seen.clear()
-        run(load_job(tmp_path, copy, trainer=trainer))
+        run(load_job(tmp_path, copy, trainer=trainer, drafter=drafter))
         check_same_end(copy, whole.out)
         assert dict(seen).items() <= order.items()
         assert rows(copy, "train") == {s: row for s, row in training.items() if s > step}

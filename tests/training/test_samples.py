@@ -33,7 +33,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     folder = tmp_path_factory.mktemp("watched")
     make_job(folder, sequences=60)
     add_tokenizer(folder / "target")
-    job = load_job(folder, folder / "out", trainer={"epochs": EPOCHS}, optim={"lr": 2e-2})
+    job = load_job(folder, folder / "out", trainer={"epochs": EPOCHS}, optim={"lr": 2e-2}, drafter={"num_layers": 2})
     return watch(job, folder / "run")
 
 

@@ -79,21 +79,22 @@ def undisturbed(folder: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "sharded"])
+@pytest.mark.parametrize(("strategy", "num_layers"), [("ddp", 1), ("ddp", 2), ("sharded", 2)])
 def test_gradients_and_weights_are_those_of_one_process(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, num_layers: int
 ) -> None:
     """Two ranks that accumulate two micro-batches each, against one that accumulates four; AdamW, clipped, 3 epochs."""
     trainer = {"tokens_per_batch": 64, "epochs": 3}
-    one = load_job(folder, folder / f"one-{strategy}", trainer=trainer | {"accumulate": 4})
+    drafter, name = {"num_layers": num_layers}, f"{strategy}-{num_layers}"
+    one = load_job(folder, folder / f"one-{name}", trainer=trainer | {"accumulate": 4}, drafter=drafter)
     with monkeypatch.context() as patch:
         expected = record(patch.setattr)
         run(one)
 
     ours = trainer | {"accumulate": 2, "devices": 2, "strategy": strategy}
-    several = folder / f"several-{strategy}"
+    several = folder / f"several-{name}"
     launch = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
-    job = write_job(folder, several, trainer=ours)
+    job = write_job(folder, several, trainer=ours, drafter=drafter)
     command = [sys.executable, "-m", *launch, "-m", "tests.training.recorded", str(job)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

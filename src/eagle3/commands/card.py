@@ -80,6 +80,8 @@ def _provenance(config: dict[str, Any], card: Card) -> Iterator[tuple[str, str]]
     yield "target", f"{card.target.name}, {card.target.source}, fingerprint {card.target.fingerprint[:16]}"
     draft, whole = config.get("draft_vocab_size"), card.target.vocab_size
     yield "draft vocabulary", f"{draft:,} of {whole:,} tokens" if isinstance(draft, int) else f"{whole:,} tokens"
+    layer = config.get("transformer_layer_config", config)
+    yield "layers", str(layer.get("num_hidden_layers"))
     on = [name for name in ("fc_norm", "norm_output") if config.get(name)]
     yield "switches", ", ".join(on) or "none (plain EAGLE-3)"
     versions = {name: version for name, version in (made.get("versions") or {}).items() if version}

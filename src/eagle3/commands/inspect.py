@@ -24,6 +24,7 @@ from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptan
 from eagle3.tracking.units import duration, quantity, size
 
 _SIZES = {
+    "num_hidden_layers": "layers",
     "hidden_size": "hidden size",
     "intermediate_size": "MLP",
     "num_attention_heads": "heads",

@@ -104,8 +104,9 @@ class RopeScaling:
 
 @dataclass
 class DrafterConfig:
-    """Architecture of the one-layer Llama drafter; null takes the target's own figure."""
+    """Architecture of the Llama drafter; null takes the target's own figure."""
 
+    num_layers: int = 1
     hidden_size: int | None = None
     intermediate_size: int | None = None
     num_heads: int | None = None

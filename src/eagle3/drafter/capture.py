@@ -26,7 +26,7 @@ LIKE_DEEPSEEK = frozenset(
 )
 AS_THEY_ARE_SINCE = Version("0.5.13")
 DRAFTERS_AS_CONFIGURED_SINCE = Version("0.5.12")
-"""Before, a drafter reads three states, and there are no norms but the plain ones."""
+"""Before, a drafter is one layer, it reads three states, and there are no norms but the plain ones."""
 BOUNDARIES_BEFORE = 3
 
 
@@ -74,6 +74,8 @@ def not_served(shape: DrafterShape, sglang_version: str) -> list[str]:
     if _version(sglang_version) >= DRAFTERS_AS_CONFIGURED_SINCE:
         return []
     problems = [f"{name} is on" for name in ("fc_norm", "norm_output") if getattr(shape, name)]
+    if shape.num_layers > 1:
+        problems.append(f"it has {shape.num_layers} layers")
     if shape.num_boundaries != BOUNDARIES_BEFORE:
         problems.append(f"it reads {shape.num_boundaries} boundaries, not {BOUNDARIES_BEFORE}")
     since = f"SGLang {sglang_version} has no such drafter; {DRAFTERS_AS_CONFIGURED_SINCE} and newer have"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eagle3.config.validate import default_boundaries
 from eagle3.drafter.capture import architecture_of, capture_ids, captured_boundaries
-from eagle3.drafter.folder import IDS, OWN, PREFIX, DrafterFiles, read_drafter
+from eagle3.drafter.folder import IDS, OWN, PREFIX, DrafterFiles, read_drafter, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import draft_ids_of
@@ -48,7 +48,6 @@ def check_drafter(
 def _config_problems(files: DrafterFiles, target: TargetInfo) -> list[str]:
     wanted: dict[str, Any] = {
         "model_type": "llama",
-        "num_hidden_layers": 1,
         "hidden_act": "silu",
         "vocab_size": target.vocab_size,
     }
@@ -164,8 +163,8 @@ def _prefix_problems(files: DrafterFiles) -> list[str]:
     if not prefixed:
         return []
     return [
-        f"{len(prefixed)} names begin with `{PREFIX}` ({prefixed[0]}, ...): a drafter's begin with fc, midlayer, norm "
-        "and lm_head. A server skips those that it does not know; rename them"
+        f"{len(prefixed)} names begin with `{PREFIX}` ({prefixed[0]}, ...): a drafter's begin with fc, midlayer, "
+        "layers, norm and lm_head. A server skips those that it does not know; rename them"
     ]
 
 
@@ -176,6 +175,7 @@ def expected_tensors(shape: DrafterShape) -> dict[str, tuple[tuple[int, ...], to
     expected = {name: (tuple(tensor.shape), torch.bfloat16) for name, tensor in state.items()}
     if expected.pop("embed_proj.weight", None) is not None:
         expected["embed_tokens.weight"] = ((shape.vocab_size, shape.hidden_size), torch.bfloat16)
+    expected |= dict.fromkeys(unused_norms(shape), ((shape.hidden_size,), torch.bfloat16))
     expected["d2t"] = ((shape.draft_vocab_size,), torch.int64)
     expected["t2d"] = ((shape.vocab_size,), torch.bool)
     return expected
@@ -208,7 +208,7 @@ def _leeway(files: DrafterFiles, shape: DrafterShape) -> tuple[set[str], set[str
     whole = shape.draft_vocab_size == shape.vocab_size
     if files.own and files.layout == "sglang":
         return optional, allowed
-    optional |= {"t2d"} | ({"d2t"} if whole else set())
+    optional |= {"t2d", *unused_norms(shape)} | ({"d2t"} if whole else set())
     allowed |= {"embed_tokens.weight"}  # a server takes the target's, where the widths are equal
     if files.config.get("draft_vocab_size", 0) is None:
         optional.add("lm_head.weight")  # SGLang takes the target's

@@ -15,7 +15,7 @@ from torch import Tensor
 from eagle3.config.schema import RopeScaling
 from eagle3.drafter.capture import architecture_of, capture_ids
 from eagle3.drafter.check import ARCHITECTURE
-from eagle3.drafter.folder import IDS, OWN
+from eagle3.drafter.folder import IDS, OWN, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import d2t, t2d
@@ -45,6 +45,9 @@ def export_drafter(
     """
     config = drafter_config(drafter.shape, boundaries, target, sglang_version)
     tensors = drafter_tensors(drafter, target, embedding)
+    tensors |= {
+        name: torch.ones(drafter.shape.hidden_size, dtype=torch.bfloat16) for name in unused_norms(drafter.shape)
+    }
     draft_ids = draft_ids.cpu()
     tensors["d2t"], tensors["t2d"] = d2t(draft_ids), t2d(draft_ids, drafter.shape.vocab_size)
     write_folder(out, config, tensors)
@@ -80,12 +83,12 @@ def write_folder(out: Path, config: dict[str, Any], tensors: dict[str, Tensor]) 
 
 
 def llama_layer(shape: DrafterShape) -> dict[str, Any]:
-    """What every reader of a drafter's config.json takes from a Llama's of one layer."""
+    """What every reader of a drafter's config.json takes from a Llama's."""
     return {
         "model_type": "llama",
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": shape.num_layers,
         "num_attention_heads": shape.num_heads,
         "num_key_value_heads": shape.num_kv_heads,
         "head_dim": shape.head_dim,
@@ -102,7 +105,7 @@ def llama_layer(shape: DrafterShape) -> dict[str, Any]:
 def drafter_config(
     shape: DrafterShape, boundaries: list[int], target: TargetInfo, sglang_version: str
 ) -> dict[str, Any]:
-    """config.json: a Llama of one layer, with everything that SGLang's loader and speculative workers look up."""
+    """config.json: a Llama's, with everything that SGLang's loader and speculative workers look up."""
     if len(boundaries) != shape.num_boundaries:
         raise ValueError(f"{len(boundaries)} boundaries for a drafter of {shape.num_boundaries}")
     architecture = architecture_of(target.path)

@@ -22,6 +22,8 @@ class Work:
     """Whose step-0 key and value some query sees: each document's up to its last scored position."""
     queries: tuple[int, ...]
     """Of each step: where it, or a later one that reads its state, is scored."""
+    needed_pairs: int
+    """Step-0 keys that queries at all needed positions see, summed over queries: in layers before the last."""
     pairs: tuple[int, ...]
     """Of each step: step-0 keys that its queries see, summed over queries."""
     scored: tuple[int, ...]
@@ -36,6 +38,7 @@ class Work:
         ends.scatter_reduce_(0, document[alive[0]].long(), position[alive[0]] + 1, "amax")
         return Work(
             needed=int(ends.sum()),
+            needed_pairs=int((ends * (ends + 1)).sum()) // 2,
             queries=tuple(alive.sum(1).tolist()),
             pairs=tuple((alive * (position + 1)).sum(1).tolist()),
             scored=tuple(valid.sum(1).tolist()),
@@ -59,10 +62,13 @@ def training_flops(shape: DrafterShape, work: Work) -> int:
         own += share
     else:
         of_data += share
-    own += work.needed * H * 2 * KV
+    own += shape.num_layers * work.needed * H * 2 * KV
+    after = Q * H + 3 * H * shape.intermediate_size
+    # In layers before the last step 0 is computed wherever the next one's step-0 key and value are.
+    own += (shape.num_layers - 1) * (work.needed * (H * Q + after) + 2 * Q * work.needed_pairs)
     for k, (queries, pairs, scored) in enumerate(zip(work.queries, work.pairs, work.scored, strict=True)):
-        own += queries * H * (Q + (2 * KV if k else 0))
-        own += 2 * Q * (pairs + k * queries)  # logits and mixing: step 0's keys, and one of each step since
-        own += queries * (Q * H + 3 * H * shape.intermediate_size)
-        own += scored * H * shape.draft_vocab_size
+        layer = queries * H * (Q + (2 * KV if k else 0))
+        layer += 2 * Q * (pairs + k * queries)  # logits and mixing: step 0's keys, and one of each step since
+        layer += queries * after
+        own += (shape.num_layers if k else 1) * layer + scored * H * shape.draft_vocab_size
     return 2 * (3 * own + 2 * of_data)

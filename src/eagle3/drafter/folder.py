@@ -4,6 +4,7 @@ Nothing here judges (`check.py` does) and nothing is computed with (`load.py` do
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,8 @@ _NAMES = (
     ("aux_norm_high.", "fc_norm.2."),
 )
 """Other names that are in use, and SGLang's."""
+_FURTHER = r"layers\.[1-9]\d*\."
+"""Of layers after the first."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class DrafterFiles:
 
     @property
     def llama(self) -> dict[str, Any]:
-        """The part of config.json that describes the layer."""
+        """The part of config.json that describes the layers."""
         return self.config["transformer_layer_config"] if self.layout == "speculators" else self.config
 
     @property
@@ -77,11 +80,24 @@ def read_drafter(folder: Path) -> DrafterFiles:
     except (OSError, ValueError, SafetensorError, Eagle3Error) as error:
         raise Eagle3Error(f"{folder}: not a drafter's folder ({error}). Export or fetch it again.") from error
     layout: Layout = "speculators" if "speculators_model_type" in config else "sglang"
-    return DrafterFiles(folder, layout, config, {_renamed(n): t for n, t in stored.items()}, sorted(stored))
+    return DrafterFiles(folder, layout, config, {_renamed(n, layout): t for n, t in stored.items()}, sorted(stored))
 
 
-def _renamed(name: str) -> str:
+def speculators_name(name: str) -> str:
+    """What speculators calls a tensor: its further layers are plain Llama layers, whose norm goes by that name."""
+    name = name.replace("midlayer.", "layers.0.")
+    return re.sub(rf"^({_FURTHER})hidden_norm\.", r"\1input_layernorm.", name)
+
+
+def unused_norms(shape: DrafterShape) -> list[str]:
+    """Which SGLang makes in every layer, and uses in the first."""
+    return [f"layers.{n}.input_layernorm.weight" for n in range(1, shape.num_layers)]
+
+
+def _renamed(name: str, layout: Layout) -> str:
     name = name.removeprefix(PREFIX)
+    if layout == "speculators":
+        name = re.sub(rf"^({_FURTHER})input_layernorm\.", r"\1hidden_norm.", name)
     for other, ours in _NAMES:
         if name.startswith(other):
             return ours + name.removeprefix(other)
@@ -92,7 +108,7 @@ def shape_of(config: dict[str, Any], llama: dict[str, Any] | None = None, num_id
     """Of SGLang's or speculators' config.json; what may be left out has the meaning that SGLang gives it.
 
     Args:
-        llama: the part about the layer, where it is not the whole.
+        llama: the part about the layers, where it is not the whole.
         num_ids: captured states where nothing else tells.
     """
     llama = config if llama is None else llama
@@ -115,7 +131,14 @@ def shape_of(config: dict[str, Any], llama: dict[str, Any] | None = None, num_id
         attention_bias=bool(llama.get("attention_bias")),
         fc_norm=bool(config.get("fc_norm") or config.get("use_aux_norm")),
         norm_output=bool(config.get("norm_output")),
+        num_layers=_num_layers(llama["num_hidden_layers"]),
     )
+
+
+def _num_layers(found: object) -> int:
+    if not isinstance(found, int) or found < 1:
+        raise ValueError(f"num_hidden_layers={found!r}")
+    return found
 
 
 def _rope(config: dict[str, Any]) -> RopeScaling | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3.drafter.check import boundaries_of
-from eagle3.drafter.folder import DrafterFiles, read_drafter
+from eagle3.drafter.folder import DrafterFiles, read_drafter, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.vocab import draft_ids_of
 from eagle3.errors import ConfigError, Eagle3Error
@@ -61,6 +61,8 @@ def load_drafter(
             tensors["lm_head.weight"] = load_lm_head(target)
         if drafter.fc is None:
             tensors.pop("fc.weight", None)
+        for name in unused_norms(drafter.shape):
+            tensors.pop(name, None)
         drafter.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, strict=True)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Eagle3Error(f"{folder}: not a drafter that can be loaded: {error}. `eagle3 verify` says more.") from error

@@ -1,11 +1,12 @@
-"""The drafter: one Llama layer over the target's embeddings and states, with the names SGLang loads.
+"""The drafter: Llama layers over the target's embeddings and states, mostly one, with the names SGLang loads.
 
 The forward is that of `sglang/srt/models/llama_eagle3.py`: z = [norm(embedding); norm(g)] goes through attention, the
-residual is g itself, and the un-normed result is carried to the next step (the normed one with `norm_output`,
-EAGLE-3.1).
+residual is g itself. A further layer is a plain Llama layer over the result of the one before. The last one's un-normed
+result is carried to the next step (the normed one with `norm_output`, EAGLE-3.1).
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -37,11 +38,10 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 class Attention(nn.Module):
-    """The weights of the layer's attention; `attention.py` computes it."""
+    """The weights of a layer's attention; `attention.py` computes it."""
 
-    def __init__(self, shape: DrafterShape) -> None:
+    def __init__(self, shape: DrafterShape, width: int) -> None:
         super().__init__()
-        width = 2 * shape.hidden_size
         self.q_proj = nn.Linear(width, shape.q_size, bias=False)
         self.k_proj = nn.Linear(width, shape.kv_size, bias=False)
         self.v_proj = nn.Linear(width, shape.kv_size, bias=False)
@@ -57,17 +57,21 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, shape: DrafterShape) -> None:
+    """The first layer reads embeddings beside states; a further one has no `input_layernorm`."""
+
+    def __init__(self, shape: DrafterShape, first: bool) -> None:
         super().__init__()
-        self.self_attn = Attention(shape)
+        self.self_attn = Attention(shape, (2 if first else 1) * shape.hidden_size)
         self.mlp = MLP(shape)
-        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps) if first else None
         self.hidden_norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
 
 class Drafter(nn.Module):
     """Parameters carry SGLang's names: fc, midlayer.*, norm, lm_head, and fc_norm.{i} where switched on.
+
+    Of several layers, the second is layers.1.*, and so on.
 
     The embedding is the target's and never part of the state. Only a drafter of another width than the target's has
     `embed_proj.weight [H, Ht]`, which the export multiplies into an embedding of its own.
@@ -88,7 +92,8 @@ class Drafter(nn.Module):
             if shape.target_hidden_size != shape.hidden_size
             else None
         )
-        self.midlayer = DecoderLayer(shape)
+        self.midlayer = DecoderLayer(shape, first=True)
+        self.layers = nn.ModuleDict({str(n): DecoderLayer(shape, first=False) for n in range(1, shape.num_layers)})
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
         frequencies = inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling)
@@ -126,6 +131,59 @@ class Drafter(nn.Module):
 
 
 @dataclass(frozen=True)
+class LayerWeights:
+    """A layer's weights, as in `Weights`."""
+
+    shape: DrafterShape
+    hidden_norm: Tensor | None
+    """The first layer's; a further one is given what is normed already."""
+    qkv_hidden: Tensor
+    """[Q+2KV, H]."""
+    o: Tensor
+    o_bias: Tensor | None
+    post_norm: Tensor
+    gate_up: Tensor
+    """[2I, H]."""
+    down: Tensor
+    out_norm: Tensor
+    """The next layer's `hidden_norm`, or the drafter's last norm."""
+
+    @staticmethod
+    def of(
+        layer: DecoderLayer, shape: DrafterShape, qkv_hidden: Tensor, out_norm: Tensor, dtype: torch.dtype
+    ) -> "LayerWeights":
+        attn, mlp = layer.self_attn, layer.mlp
+        return LayerWeights(
+            shape=shape,
+            hidden_norm=None if layer.input_layernorm is None else layer.hidden_norm.weight,
+            qkv_hidden=qkv_hidden,
+            o=attn.o_proj.weight.to(dtype),
+            o_bias=None if attn.o_proj.bias is None else attn.o_proj.bias.to(dtype),
+            post_norm=layer.post_attention_layernorm.weight,
+            gate_up=torch.cat((mlp.gate_proj.weight.to(dtype), mlp.up_proj.weight.to(dtype))),
+            down=mlp.down_proj.weight.to(dtype),
+            out_norm=out_norm,
+        )
+
+    def qkv(self, x: Tensor, given: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value `[n, heads, head_dim]`.
+
+        Args:
+            x: `[n, H]`: of the first layer g; of a further one what the layer before left, normed.
+            given: `[n, Q+2KV]`, what embeddings add: of the first layer only.
+        """
+        heads, eps = (self.shape.num_heads, self.shape.num_kv_heads), self.shape.rms_norm_eps
+        if self.hidden_norm is None:
+            return _further_qkv(x, cos, sin, self.qkv_hidden, heads)  # type: ignore[no-any-return]
+        return _qkv(x, given, cos, sin, self.hidden_norm, self.qkv_hidden, heads, eps)  # type: ignore[no-any-return]
+
+    def after_attention(self, g: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """The rest of the layer, from the residual `g [n, H]` and `attended [n, Q]`: `[n, H]`, un-normed and normed."""
+        weights = (self.o, self.o_bias, self.post_norm, self.gate_up, self.down, self.out_norm)
+        return _after_attention(g, attended, *weights, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
 class Weights:
     """A drafter's weights as training uses them: cast once a batch to the type of the computation, and merged.
 
@@ -138,38 +196,29 @@ class Weights:
     fc_norm: list[Tensor]
     embed_proj: Tensor | None
     qkv_embed: Tensor
-    """[Q+2KV, H]."""
-    qkv_hidden: Tensor
-    """[Q+2KV, H]."""
-    hidden_norm: Tensor
-    o: Tensor
-    o_bias: Tensor | None
-    post_norm: Tensor
-    gate_up: Tensor
-    """[2I, H]."""
-    down: Tensor
-    norm: Tensor
+    """[Q+2KV, H], of the first layer."""
+    layers: list[LayerWeights]
 
     @staticmethod
     def of(drafter: Drafter, dtype: torch.dtype) -> "Weights":
-        layer, shape = drafter.midlayer, drafter.shape
-        attn, mlp = layer.self_attn, layer.mlp
-        halves = [x.weight.split(shape.hidden_size, dim=1) for x in (attn.q_proj, attn.k_proj, attn.v_proj)]
+        first, shape = drafter.midlayer, drafter.shape
+        layers = [first, *(cast(DecoderLayer, layer) for layer in drafter.layers.values())]
+        projections = [(x.self_attn.q_proj, x.self_attn.k_proj, x.self_attn.v_proj) for x in layers]
+        halves = [projection.weight.split(shape.hidden_size, dim=1) for projection in projections[0]]
         embed = torch.cat([half for half, _ in halves])
+        assert first.input_layernorm is not None
+        hidden = [[half for _, half in halves], *([p.weight for p in further] for further in projections[1:])]
+        out_norms = [*(layer.hidden_norm.weight for layer in layers[1:]), drafter.norm.weight]
         return Weights(
             shape=shape,
             fc=None if drafter.fc is None else drafter.fc.weight.to(dtype),
             fc_norm=[norm.get_parameter("weight") for norm in drafter.fc_norm or ()],
             embed_proj=None if drafter.embed_proj is None else drafter.embed_proj.weight.to(dtype),
-            qkv_embed=(embed * layer.input_layernorm.weight).to(dtype),
-            qkv_hidden=torch.cat([half.to(dtype) for _, half in halves]),
-            hidden_norm=layer.hidden_norm.weight,
-            o=attn.o_proj.weight.to(dtype),
-            o_bias=None if attn.o_proj.bias is None else attn.o_proj.bias.to(dtype),
-            post_norm=layer.post_attention_layernorm.weight,
-            gate_up=torch.cat((mlp.gate_proj.weight.to(dtype), mlp.up_proj.weight.to(dtype))),
-            down=mlp.down_proj.weight.to(dtype),
-            norm=drafter.norm.weight,
+            qkv_embed=(embed * first.input_layernorm.weight).to(dtype),
+            layers=[
+                LayerWeights.of(layer, shape, torch.cat([part.to(dtype) for part in parts]), out_norm, dtype)
+                for layer, parts, out_norm in zip(layers, hidden, out_norms, strict=True)
+            ],
         )
 
     def fuse(self, states: Tensor) -> Tensor:
@@ -189,18 +238,8 @@ class Weights:
         return F.linear(rms_norm(embeddings, None, self.shape.rms_norm_eps), self.qkv_embed)
 
     def normed(self, g: Tensor) -> Tensor:
-        return _norm(g, self.hidden_norm, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
-
-    def qkv(self, g: Tensor, given: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value `[n, heads, head_dim]` of `g [n, H]` and what embeddings add, `given [n, Q+2KV]`."""
-        shape = self.shape
-        heads = (shape.num_heads, shape.num_kv_heads)
-        return _qkv(g, given, cos, sin, self.hidden_norm, self.qkv_hidden, heads, shape.rms_norm_eps)  # type: ignore[no-any-return]
-
-    def after_attention(self, g: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """The rest of the layer, from the residual `g [n, H]` and `attended [n, Q]`: `[n, H]`, un-normed and normed."""
-        weights = (self.o, self.o_bias, self.post_norm, self.gate_up, self.down, self.norm)
-        return _after_attention(g, attended, *weights, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
+        """`g [n, H]` as the first layer's products take it."""
+        return _norm(g, self.layers[0].hidden_norm, self.shape.rms_norm_eps)  # type: ignore[no-any-return]
 
 
 @fused({0: (0,)})
@@ -216,6 +255,15 @@ def _qkv(
     merged = merged.unflatten(-1, (heads[0] + 2 * heads[1], -1))
     q, key, value = merged.split((heads[0], heads[1], heads[1]), dim=1)
     # Kept for the backward: as a view it would keep all of them.
+    return rotate(q, cos, sin), rotate(key, cos, sin), value.contiguous()
+
+
+@fused({0: (0,), 1: (0,), 2: (0,)})
+def _further_qkv(
+    normed: Tensor, cos: Tensor, sin: Tensor, weight: Tensor, heads: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    merged = F.linear(normed, weight).unflatten(-1, (heads[0] + 2 * heads[1], -1))
+    q, key, value = merged.split((heads[0], heads[1], heads[1]), dim=1)
     return rotate(q, cos, sin), rotate(key, cos, sin), value.contiguous()
 
 

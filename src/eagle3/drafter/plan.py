@@ -2,6 +2,7 @@
 
 At a position where no step is scored only the step-0 key and value are ever seen, by later positions of the same
 document: no query, MLP, output head or later step is needed there. After a document's last scored position nothing is.
+Of several layers that holds for the last; the step-0 results of the others are the next one's keys and values.
 """
 
 from collections.abc import Callable
@@ -66,6 +67,16 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class Queries:
+    """Rows that attend to the keys of the needed rows."""
+
+    in_needed: Tensor
+    """[n] which of the needed rows they are, ascending."""
+    segments: list[Segment]
+    spans: Spans
+
+
+@dataclass(frozen=True)
 class Plan:
     steps: int
     valid: Tensor
@@ -86,6 +97,19 @@ class Plan:
     """Of each step, the row of `targets` for each scored row."""
     segments: list[Segment]
     spans: Spans
+
+    @property
+    def queries(self) -> Queries:
+        """The active rows."""
+        return Queries(self.active_in_needed, self.segments, self.spans)
+
+    @property
+    def needed_queries(self) -> Queries:
+        """All needed rows: of a layer whose results are another layer's keys."""
+        segments = [Segment(s.k0, s.k1, s.k0, s.k1) for s in self.segments]
+        keys, longest = self.spans.key_starts, self.spans.longest_keys
+        rows = torch.arange(len(self.needed), device=self.needed.device)
+        return Queries(rows, segments, Spans(keys, keys, longest, longest, len(rows), None))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Plan":
         """The same plan with every tensor changed: pinned, or on another device."""

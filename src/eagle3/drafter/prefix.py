@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eagle3.drafter.plan import Plan, Spans
+from eagle3.drafter.plan import Queries, Spans
 
 QUERY_BLOCK = 128
 FLASH_HEAD_DIM = 256
@@ -20,7 +20,7 @@ _FLASH = torch.ops.aten
 
 
 class Prefix(Protocol):
-    """Queries `q [n, heads, d]` of a plan's active rows, keys and values `[r, kv_heads, d]` of its needed rows."""
+    """Queries `q [n, heads, d]` of some of a plan's needed rows, keys and values `[r, kv_heads, d]` of all."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Output `[n, heads, d]`, log-sum-exp `[n, heads]` in at least fp32, and what the backward is to be given."""
@@ -33,14 +33,14 @@ class Prefix(Protocol):
         ...
 
 
-def prefix_of(plan: Plan, like: Tensor) -> Prefix:
+def prefix_of(queries: Queries, like: Tensor) -> Prefix:
     """FlashAttention where it has a kernel for a tensor `[n, heads, d]` such as `like`, else plain products.
 
     To be made once a batch, and used by every step.
     """
-    if plan.segments and _flash_fits(like):
-        return Flash(plan.spans)
-    return Blocked(blocks_of(plan))
+    if queries.segments and _flash_fits(like):
+        return Flash(queries.spans)
+    return Blocked(blocks_of(queries))
 
 
 def _flash_fits(like: Tensor) -> bool:
@@ -98,7 +98,7 @@ class Flash:
 
 @dataclass(frozen=True)
 class Block:
-    """Queries `[q0, q1)` of the active rows against keys `[k0, k1)` of the needed rows, all of one document."""
+    """Queries `[q0, q1)` against keys `[k0, k1)` of the needed rows, all of one document."""
 
     q0: int
     q1: int
@@ -108,12 +108,12 @@ class Block:
     """[q1-q0, k1-k0] bool: the key comes after the query."""
 
 
-def blocks_of(plan: Plan) -> list[Block]:
+def blocks_of(queries: Queries) -> list[Block]:
     """Keys after a block's last query are left out."""
-    rows = plan.active_in_needed
+    rows = queries.in_needed
     at = rows.tolist()
     blocks = []
-    for segment in plan.segments:
+    for segment in queries.segments:
         for q0 in range(segment.q0, segment.q1, QUERY_BLOCK):
             q1 = min(q0 + QUERY_BLOCK, segment.q1)
             k1 = at[q1 - 1] + 1

@@ -30,7 +30,7 @@ class TargetShape(Protocol):
 
 @dataclass(frozen=True)
 class DrafterShape:
-    """Of the one-layer Llama drafter that SGLang serves as `LlamaForCausalLMEagle3`."""
+    """Of the Llama drafter that SGLang serves as `LlamaForCausalLMEagle3`."""
 
     hidden_size: int
     """H, of the drafter."""
@@ -55,6 +55,8 @@ class DrafterShape:
     """A bias on `o_proj`. SGLang's drafter has none on q, k and v, whatever its config says."""
     fc_norm: bool = False
     norm_output: bool = False
+    num_layers: int = 1
+    """The first reads embeddings and states; each further one reads the one before."""
 
     @staticmethod
     def build(cfg: DrafterConfig, target: TargetShape, num_boundaries: int) -> "DrafterShape":
@@ -76,6 +78,7 @@ class DrafterShape:
             attention_bias=cfg.attention_bias,
             fc_norm=cfg.fc_norm,
             norm_output=cfg.norm_output,
+            num_layers=cfg.num_layers,
         )
         shape.check()
         return shape
@@ -95,7 +98,8 @@ class DrafterShape:
 
     def check(self) -> None:
         """Raises ConfigError for a drafter that cannot be built, or that SGLang would serve as another one."""
-        for key in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "draft_vocab_size"):
+        sizes = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        for key in ("num_layers", *sizes, "draft_vocab_size"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"drafter.{key}={getattr(self, key)}: must be at least 1.")
         if self.num_boundaries < 1:

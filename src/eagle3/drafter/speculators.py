@@ -12,7 +12,7 @@ from torch import Tensor
 from eagle3.drafter.capture import architecture_of
 from eagle3.drafter.check import SPECULATORS_ARCHITECTURE
 from eagle3.drafter.export import drafter_tensors, llama_layer, own_record, rope_config, write_folder
-from eagle3.drafter.folder import IDS, OWN
+from eagle3.drafter.folder import IDS, OWN, speculators_name
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import d2t, t2d
@@ -51,7 +51,7 @@ def export_speculators(
         )
     if shape.attention_bias:
         raise ConfigError("drafter.attention_bias=true: vLLM's drafter has no biases; --format sglang has that one")
-    tensors = {name.replace("midlayer.", "layers.0."): t for name, t in drafter_tensors(drafter, target).items()}
+    tensors = {speculators_name(name): t for name, t in drafter_tensors(drafter, target).items()}
     if not shape.uses_fc:
         tensors["fc.weight"] = torch.eye(shape.hidden_size, dtype=torch.bfloat16)
     tensors["embed_tokens.weight"] = load_embedding(target).to(torch.bfloat16)

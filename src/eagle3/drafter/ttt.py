@@ -179,28 +179,70 @@ def step_states(
     scale = shape.head_dim**-0.5
     everything = len(needed) == len(batch.states)
     g = weights.fuse((batch.states if everything else batch.states.index_select(0, needed)).to(dtype))
-    normed = weights.normed(g)
-    q_weight, kv_weight = weights.qkv_hidden.split((shape.q_size, 2 * shape.kv_size))
-    kv = F.linear(normed, kv_weight) + take(share, needed + 1)[:, shape.q_size :]
+    caches: list[_Cache] = []
+    at_needed = drafter.angles(batch.position[needed], dtype)
+    if single := len(weights.layers) == 1:
+        normed = weights.normed(g)
+    else:
+        g, normed, caches = _inner_step_0(weights, g, take(share, needed + 1), at_needed, plan, scale)
+    last = weights.layers[-1]
+    q_weight, kv_weight = last.qkv_hidden.split((shape.q_size, 2 * shape.kv_size))
+    kv = F.linear(normed, kv_weight)
+    if single:
+        kv = kv + take(share, needed + 1)[:, shape.q_size :]
     k0, v0 = kv.unflatten(-1, (2, shape.num_kv_heads, -1)).unbind(1)
-    k0 = rotate(k0, *drafter.angles(batch.position[needed], dtype))
-    prefix = prefix_of(plan, k0)
+    k0 = rotate(k0, *at_needed)
+    caches.append(_Cache(k0, v0, []))
+    prefix = prefix_of(plan.queries, k0)
     # From here on, only what some step is scored at.
     g, normed = (take(rows, plan.active_in_needed) for rows in (g, normed))
-    later: list[tuple[Tensor, Tensor]] = []
     for k in range(plan.steps):
         angles = drafter.angles(batch.position[active] + k, dtype)
-        given = take(share, active + 1 + k)
         if k == 0:
-            q = F.linear(normed, q_weight) + given[:, : shape.q_size]
+            q = F.linear(normed, q_weight)
+            if single:
+                q = q + take(share, active + 1)[:, : shape.q_size]
             q = rotate(q.unflatten(-1, (shape.num_heads, -1)), *angles)
+            g, normed = last.after_attention(g, attend(q, k0, v0, [], prefix, scale))
         else:
-            q, key, value = weights.qkv(g, given, *angles)
-            later.append((key, value))
-        g, normed = weights.after_attention(g, attend(q, k0, v0, later, prefix, scale))
+            x, given = g, take(share, active + 1 + k)
+            for layer, cache in zip(weights.layers, caches, strict=True):
+                q, key, value = layer.qkv(x, given, *angles)
+                cache.later.append((key, value))
+                g, normed = layer.after_attention(g, attend(q, cache.k0, cache.v0, cache.later, prefix, scale))
+                x, given = normed, None
         yield take(normed, plan.scored[k])
         if shape.norm_output:
             g = normed
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """A layer's keys and values."""
+
+    k0: Tensor
+    """[r, kv_heads, d]: step 0's, of the needed rows."""
+    v0: Tensor
+    later: list[tuple[Tensor, Tensor]]
+    """Of each step since, at the active rows."""
+
+
+def _inner_step_0(
+    weights: Weights, g: Tensor, given: Tensor, angles: tuple[Tensor, Tensor], plan: Plan, scale: float
+) -> tuple[Tensor, Tensor, list[_Cache]]:
+    """Step 0 of all layers but the last, from `g [r, H]`: un-normed and normed `[r, H]`, and the layers' caches.
+
+    At all needed rows, as each is a key of the next layer.
+    """
+    prefix, caches = None, list[_Cache]()
+    x, added = g, given
+    for layer in weights.layers[:-1]:
+        q, k0, v0 = layer.qkv(x, added, *angles)
+        prefix = prefix or prefix_of(plan.needed_queries, k0)
+        caches.append(_Cache(k0, v0, []))
+        g, x = layer.after_attention(g, attend(q, k0, v0, [], prefix, scale))
+        added = None
+    return g, x, caches
 
 
 def _result(

@@ -15,6 +15,10 @@ from torch import Tensor
 from eagle3.drafter.model import Drafter, Weights
 from eagle3.evaluation.forward import TransformersTarget
 
+QUERY_BLOCK = 128
+Cache = tuple[Tensor, Tensor]
+"""A layer's keys and values, each `[n, kv_heads, d]`."""
+
 
 @dataclass(frozen=True)
 class Round:
@@ -53,51 +57,62 @@ class ChainDrafter:
     def begin(self) -> None:
         """Another sequence."""
         size = (0, self.shape.num_kv_heads, self.shape.head_dim)
-        self._keys = self.head.new_zeros(size)
-        self._values = self.head.new_zeros(size)
+        self._caches = [(self.head.new_zeros(size), self.head.new_zeros(size)) for _ in self.weights.layers]
+        self._length = 0
 
     @torch.no_grad()
     def extend(self, tokens: Tensor, states: Tensor) -> None:
         """Reads m more positions: the target's `states [m, K*Ht]`, and at each the token after it, `tokens [m]`."""
-        start = len(self._keys)
         g = self.weights.fuse(states.to(self.dtype))
-        share = self._share(tokens)
-        positions = torch.arange(start, start + len(tokens), device=tokens.device)
-        _, key, value = self._qkv(g, share, positions)
-        self._keys, self._values = torch.cat((self._keys, key)), torch.cat((self._values, value))
-        self._g, self._given = g[-1:], share[-1:]
+        positions = torch.arange(self._length, self._length + len(tokens), device=tokens.device)
+        self._length += len(tokens)
+        self._g, self._normed, self._caches = self._through(g, tokens, positions, self._caches)
 
     @torch.no_grad()
     def draft(self, count: int) -> list[int]:
         """The next tokens, each the most likely after those before; leaves the cache as it is."""
-        keys, values, g, given = self._keys, self._values, self._g, self._given
-        drafts: list[int] = []
-        for k in range(count):
-            position = torch.tensor([len(self._keys) - 1 + k], device=g.device)
-            q, key, value = self._qkv(g, given, position)
-            if k:
-                keys, values = torch.cat((keys, key)), torch.cat((values, value))
-            g, normed = self.weights.after_attention(g, self._attend(q, keys, values))
-            token = self.draft_ids[F.linear(normed, self.head).argmax(-1)]
-            drafts.append(int(token))
-            if self.shape.norm_output:
-                g = normed
-            given = self._share(token)
-        return drafts
+        g, normed, caches = self._g, self._normed, self._caches
+        tokens = [self._choice(normed)]
+        for k in range(1, count):
+            position = torch.tensor([self._length - 1 + k], device=g.device)
+            carried = normed if self.shape.norm_output else g
+            g, normed, caches = self._through(carried, tokens[-1], position, caches)
+            tokens.append(self._choice(normed))
+        return torch.cat(tokens).tolist()
 
-    def _share(self, tokens: Tensor) -> Tensor:
-        return self.weights.embedding_share(self.embedding[tokens].to(self.dtype))
+    def _choice(self, normed: Tensor) -> Tensor:
+        """[1]: the most likely token."""
+        return self.draft_ids[F.linear(normed, self.head).argmax(-1)]
 
-    def _qkv(self, g: Tensor, share: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.weights.qkv(g, share, *self.drafter.angles(position, self.dtype))
+    def _through(
+        self, g: Tensor, tokens: Tensor, positions: Tensor, caches: list[Cache]
+    ) -> tuple[Tensor, Tensor, list[Cache]]:
+        """All layers at m new positions: the last one's `[1, H]`, un-normed and normed, and caches with all of them."""
+        x, given = g, self.weights.embedding_share(self.embedding[tokens].to(self.dtype))
+        angles = self.drafter.angles(positions, self.dtype)
+        longer: list[Cache] = []
+        for n, (layer, (keys, values)) in enumerate(zip(self.weights.layers, caches, strict=True), 1):
+            q, key, value = layer.qkv(x, given, *angles)
+            longer.append((torch.cat((keys, key)), torch.cat((values, value))))
+            if n == len(caches):  # what it makes at earlier positions is no other layer's key
+                q, g = q[-1:], g[-1:]
+            g, x = layer.after_attention(g, self._attend(q, *longer[-1]))
+            given = None
+        return g, x, longer
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Of one query `[1, heads, d]` over all keys: `[1, heads * d]`."""
+        """Of queries `[m, heads, d]` at the last m positions, over all keys up to their own: `[m, heads * d]`."""
         group = self.shape.num_heads // self.shape.num_kv_heads
-        query = q[0].unflatten(0, (-1, group)).float() * self.shape.head_dim**-0.5
-        logits = torch.einsum("kgd,nkd->kgn", query, keys.float())
-        mixed = torch.einsum("kgn,nkd->kgd", logits.softmax(-1).to(self.dtype), values)
-        return mixed.reshape(1, -1)
+        before = len(keys) - len(q)
+        parts = []
+        for start in range(0, len(q), QUERY_BLOCK):
+            query = q[start : start + QUERY_BLOCK].unflatten(1, (-1, group)).float() * self.shape.head_dim**-0.5
+            seen = before + start + len(query)
+            logits = torch.einsum("mkgd,nkd->kgmn", query, keys[:seen].float())
+            later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(before + start + 1)
+            weights = logits.masked_fill_(later, float("-inf")).softmax(-1).to(self.dtype)
+            parts.append(torch.einsum("kgmn,nkd->mkgd", weights, values[:seen]).flatten(1))
+        return torch.cat(parts)
 
 
 def run_chain(

@@ -186,8 +186,9 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         f"nccl      {_nccl(cfg.nccl.extraction)}",
         *_command(cfg, model, "extraction", dump),
     ]
+    layers = "1 layer" if cfg.drafter.num_layers == 1 else f"{cfg.drafter.num_layers} layers"
     train = [
-        f"drafter   boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens",
+        f"drafter   {layers}, boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens",
         f"loss      {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",
         f"child     {_child(training_module(cfg.trainer), folders['train'])}",
     ]

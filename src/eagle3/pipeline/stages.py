@@ -159,11 +159,14 @@ def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[st
     trainer["devices"] *= trainer.pop("nodes")
     if trainer["strategy"] == "ddp":
         del trainer["strategy"]
+    drafter = dataclasses.asdict(cfg.drafter)
+    if drafter["num_layers"] == 1:  # as well
+        del drafter["num_layers"]
     return {
         "revision": REVISION["train"],
         "extract": extracted,
         "boundaries": boundaries,
-        "drafter": dataclasses.asdict(cfg.drafter),
+        "drafter": drafter,
         "loss": dataclasses.asdict(cfg.loss),
         "optim": dataclasses.asdict(cfg.optim),
         "trainer": trainer,

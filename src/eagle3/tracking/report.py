@@ -162,7 +162,7 @@ def _drafter(results: Results) -> str:
     hidden = made.get("hidden_size") or cfg.hidden_size
     heads = made.get("num_attention_heads") or cfg.num_heads
     draft = made.get("draft_vocab_size") or cfg.draft_vocab_size
-    parts = ["one layer"]
+    parts = [_count(made.get("num_hidden_layers") or cfg.num_layers, "layer")]
     parts += [f"hidden size {hidden:,}"] if hidden else []
     parts += [f"{heads} heads"] if heads else []
     parts += [f"draft vocabulary {draft:,}"]

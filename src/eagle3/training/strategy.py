@@ -24,7 +24,7 @@ def strategy_of(kind: str, world: int) -> str | DDPStrategy | ModelParallelStrat
 def share_out(module: pl.LightningModule) -> None:
     """Under the sharded strategy, leaves each rank its part of every parameter: for `configure_model`.
 
-    The drafter is one layer, which all training-time-test steps go through: it is gathered whole for a micro-batch.
+    All training-time-test steps go through the same layers: the drafter is gathered whole for a micro-batch.
     So weights stay fp32 in what is gathered and reduced, as with DDP, and what is saved is the optimiser's memory.
     """
     mesh = module.device_mesh
