@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +11,8 @@ from torch import Tensor
 from eagle3.data.loader import TrainBatch
 from eagle3.drafter.batch import Batch
 
-B = TypeVar("B", Batch, TrainBatch)
 
-
-def upload(batch: B, device: torch.device) -> B:
+def upload(batch: TrainBatch | Batch, device: torch.device) -> TrainBatch | Batch:
     """The batch on a device. On a GPU, pinned memory is copied by a stream of its own: in the computing one, the copy
     would begin only when everything launched before is done, and the GPU would compute nothing meanwhile.
     """
