@@ -24,11 +24,6 @@ OWN, WITH_LAST = [1, 3], [1, 3, 4]
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TargetInfo:
-    return write_target(tmp_path_factory.mktemp("target") / "t")
-
-
-@pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, target: TargetInfo) -> HiddenStates:
     return write_states(tmp_path_factory.mktemp("own") / "d", target, OWN, LENGTHS)
 

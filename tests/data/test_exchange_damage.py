@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tests.data.exchange_cases import LENGTHS, back, require_equal, there, write_states, write_target
+from tests.data.exchange_cases import LENGTHS, back, require_equal, there, write_states
 
 from eagle3.data.exchange.checking import check_export
-from eagle3.data.exchange.exporting import MARKER
 from eagle3.data.exchange.formats import Stored
+from eagle3.data.exchange.marker import EXPORT
 from eagle3.data.exchange.table import FORMATS
 from eagle3.data.exchange.torch_files import require_intact
 from eagle3.data.shards import HiddenStates
@@ -20,11 +20,6 @@ from eagle3.errors import DataError
 from eagle3.target.info import TargetInfo
 
 BOUNDARIES = [1, 3, 4]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TargetInfo:
-    return write_target(tmp_path_factory.mktemp("target") / "t")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +112,7 @@ def test_states_that_no_model_computes_are_named(tmp_path, target, own, state, w
 def test_an_export_is_right(tmp_path, own, name):
     folder = there(own, tmp_path / "there", name)
     seen: list[tuple[int, int]] = []
-    assert not list(check_export(folder, json.loads((folder / MARKER).read_text()), lambda *at: seen.append(at)))
+    assert not list(check_export(folder, json.loads((folder / EXPORT).read_text()), lambda *at: seen.append(at)))
     assert seen[-1] == (len(LENGTHS), len(LENGTHS))
 
 
@@ -155,11 +150,11 @@ def drop(folder: Path) -> None:
         (lambda folder: spoil(folder, "token_ids", 5), "hs_1.safetensors: its token ids are not those of its row"),
         (drop, "states [[9, 16], [9, 16]], where 3 of 16 numbers are due"),
         (lambda folder: (folder / "work").mkdir(), "the export is not finished"),
-        (lambda folder: (folder / MARKER).write_text('{"format": "x"}'), "is not as an export writes it"),
+        (lambda folder: (folder / EXPORT).write_text('{"format": "x"}'), "is not as an export writes it"),
         (lambda folder: next(folder.glob("*.arrow")).unlink(), "not an Arrow dataset"),
     ],
 )
 def test_faults_of_an_export_are_named(tmp_path, own, harm, says):
     folder = there(own, tmp_path / "there", "speculators")
     harm(folder)
-    assert says in "\n".join(check_export(folder, json.loads((folder / MARKER).read_text())))
+    assert says in "\n".join(check_export(folder, json.loads((folder / EXPORT).read_text())))

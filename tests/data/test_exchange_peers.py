@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.data.exchange_cases import LENGTHS, Silent, content, write_states, write_target
+from tests.data.exchange_cases import LENGTHS, Silent, content, write_states
 from tests.peers import peer_path
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -59,11 +59,6 @@ loader = FeatureDataLoader(
 items = [{k: v for k, v in batch.tensors.items() if v is not None} for batch in loader]
 save_file({f"{i}.{k}": v.contiguous() for i, item in enumerate(items) for k, v in item.items()}, args["out"])
 """
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TargetInfo:
-    return write_target(tmp_path_factory.mktemp("target") / "t")
 
 
 @pytest.fixture(scope="module")

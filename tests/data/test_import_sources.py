@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.data.exchange_cases import LENGTHS, Silent, back, content, require_equal, there, write_states, write_target
+from tests.data.exchange_cases import LENGTHS, Silent, back, content, require_equal, there, write_states
 
 from eagle3.data.exchange.importing import GONE
 from eagle3.data.manifest import Manifest
@@ -18,11 +18,6 @@ from eagle3.errors import ConfigError, DataError
 from eagle3.target.info import TargetInfo
 
 OWN = [1, 3]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TargetInfo:
-    return write_target(tmp_path_factory.mktemp("target") / "t")
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,17 @@
 """What `eagle3 inspect` says of prompts, of hidden states, and of hidden states in other projects' formats."""
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eagle3.commands.origin import Facts
+from eagle3.data.exchange.marker import EXPORT, IMPORT
 from eagle3.data.manifest import Manifest, quantisation_text
 from eagle3.data.standing import Standing, standing
 from eagle3.tracking.results import lengths, proof_texts, read_json
-from eagle3.tracking.units import quantity, size
-
-EXPORT, IMPORT = "eagle3-export.json", "import.json"
-"""What an export and an import leave in their folders."""
-Facts = Iterator[tuple[str, str]]
-"""(label, text) lines; a label is empty where the text goes on."""
+from eagle3.tracking.units import counted, quantity, size
 
 
 def dataset(path: Path) -> Facts:
@@ -30,7 +26,7 @@ def dataset(path: Path) -> Facts:
         "holds",
         f"{quantity(manifest.sequences)} sequences, {quantity(manifest.tokens)} tokens, {size(manifest.bytes)}",
     )
-    yield "", f"in {_shards(len(manifest.shards))}"
+    yield "", f"in {counted(len(manifest.shards), 'shard')}"
     yield from _state(manifest, standing(path, manifest))
     for found, label in ((manifest.quarantined, "quarantined"), (manifest.skipped, "skipped")):
         if found:
@@ -64,12 +60,8 @@ def _state(manifest: Manifest, rest: Standing) -> Facts:
         yield (
             "",
             f"{quantity(rest.sequences)} of these sequences, {quantity(rest.tokens)} tokens, are in shards that are "
-            f"not finished ({len(manifest.shards)} of {_shards(planned['shards'])} are)",
+            f"not finished ({len(manifest.shards)} of {counted(planned['shards'], 'shard')} are)",
         )
-
-
-def _shards(count: int) -> str:
-    return f"{count} shard{'' if count == 1 else 's'}"
 
 
 def _imported(path: Path) -> tuple[str, str]:

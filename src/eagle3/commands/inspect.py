@@ -4,7 +4,7 @@ import json
 import shlex
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from eagle3.commands.datasets import begun, dataset, exported, prepared
 from eagle3.commands.kinds import Kind, kind_of
-from eagle3.commands.origin import checkpoint, extract_snapshot, made_by
+from eagle3.commands.origin import Facts, checkpoint, extract_snapshot, made_by
 from eagle3.commands.sweeps import comparison, sweep
 from eagle3.commands.verify import target_of
 from eagle3.config.origin import read_origin
@@ -33,9 +33,6 @@ _SIZES = {
     "draft_vocab_size": "draft vocabulary",
 }
 """config.json's names of what a drafter's shape is told by."""
-
-Facts = Iterator[tuple[str, str]]
-"""(label, text) lines; a label is empty where the text goes on."""
 
 
 def run_inspect(path: Path, snapshot: Path | None = None) -> int:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from eagle3.commands.sweeps import PAGE
+from eagle3.data.exchange.marker import EXPORT, IMPORT
 from eagle3.errors import ConfigError
 from eagle3.pipeline.sweep_table import JOB_RECORD, SWEEP_FILE
 from eagle3.tracking.results import read_json
@@ -42,9 +43,9 @@ def kind_of(path: Path) -> Kind:
         raise ConfigError(f"{path}: a file; give the folder that holds it")
     if (path / "manifest.json").is_file():
         return Kind.DATASET
-    if (path / "eagle3-export.json").is_file():
+    if (path / EXPORT).is_file():
         return Kind.EXPORTED
-    if (path / "import.json").is_file() or (path / "work" / "placement.json").is_file():
+    if (path / IMPORT).is_file() or (path / "work" / "placement.json").is_file():
         return Kind.BEGUN
     if (path / "prepare.json").is_file() or (path / "prompts.safetensors").is_file():
         return Kind.PREPARED

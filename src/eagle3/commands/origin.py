@@ -15,6 +15,7 @@ from eagle3.tracking.results import read_json
 from eagle3.tracking.summary import replay_command
 
 Facts = Iterator[tuple[str, str]]
+"""(label, text) lines; a label is empty where the text goes on."""
 
 
 def made_of(folder: Path) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
+from eagle3.commands.origin import Facts
 from eagle3.errors import Eagle3Error
 from eagle3.pipeline.artifacts import is_locked
 from eagle3.pipeline.sweep_table import SWEEP_FILE, TABLE_FILE, read_records, varied
 from eagle3.tracking.results import read_json
 
-Facts = Iterator[tuple[str, str]]
-"""(label, text) lines; a label is empty where the text goes on."""
 PAGE = "comparison.html"
 
 

@@ -108,9 +108,9 @@ def _bar(*columns: ProgressColumn) -> Progress:
 
 def _export_faults(folder: Path) -> Iterator[str]:
     from eagle3.data.exchange.checking import CHECKED, check_export, not_checked
-    from eagle3.data.exchange.exporting import MARKER
+    from eagle3.data.exchange.marker import EXPORT
 
-    marker, faulty = read_json(folder / MARKER), False
+    marker, faulty = read_json(folder / EXPORT), False
     with _bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("files", total=None)
         for fault in check_export(folder, marker, lambda done, total: bar.update(task, completed=done, total=total)):

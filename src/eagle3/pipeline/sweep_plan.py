@@ -9,6 +9,7 @@ from eagle3.data.space import free_bytes, gib
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE
 from eagle3.pipeline.plan import Line, Plan
 from eagle3.pipeline.sweep_table import Record, varied
+from eagle3.tracking.units import counted
 
 
 @dataclass
@@ -73,15 +74,11 @@ def _by_text(jobs: list[_Job], text_of: Callable[[_Job], str | None]) -> dict[st
     return {text: f"job {', '.join(numbers)}" for text, numbers in found.items()}
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _head(jobs: list[_Job], uses: Counter[str]) -> list[str]:
     plans = [job.plan for job in jobs if isinstance(job.plan, Plan)]
     if not plans:
-        return [f"plan of {_count(len(jobs), 'job')}: none can run\n"]
-    rows = [f"plan of {plans[0].name}: {_count(len(jobs), 'job')}, nothing is started\n"]
+        return [f"plan of {counted(len(jobs), 'job')}: none can run\n"]
+    rows = [f"plan of {plans[0].name}: {counted(len(jobs), 'job')}, nothing is started\n"]
     values: dict[str, dict[str, None]] = {}
     for item in (item for items in varied([job.record for job in jobs]) for item in items):
         key, _, value = item.partition("=")
@@ -94,13 +91,13 @@ def _head(jobs: list[_Job], uses: Counter[str]) -> list[str]:
         states = Counter(line.state for line in of_stage)
         used = sum(uses[line.key] for line in of_stage)
         told = ", ".join(f"{number} {state}" for state, number in states.items())
-        rows.append(f"{stage:<9} {told}, for {_count(used, 'job')}")
+        rows.append(f"{stage:<9} {told}, for {counted(used, 'job')}")
     needed = [line.needed for line in lines.values() if line.stage == "extract"]
     if needed:
         known, free = sum(size for size in needed if size is not None), gib(free_bytes(plans[0].root))
         unknown = sum(size is None for size in needed)
         sizes = [gib(known)] * (unknown < len(needed))
-        sizes += [f"{_count(unknown, 'extraction')} of unknown size (set dataset.tokens)"] * (unknown > 0)
+        sizes += [f"{counted(unknown, 'extraction')} of unknown size (set dataset.tokens)"] * (unknown > 0)
         rows.append(f"total     {' and '.join(sizes)} of hidden states to be written; free there: {free}")
     for text, numbers in _by_text(jobs, lambda job: job.plan if isinstance(job.plan, str) else None).items():
         rows.append(f"can't run {numbers}: {text}")

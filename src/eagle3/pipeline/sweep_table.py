@@ -17,7 +17,7 @@ from eagle3.comparison.ranking import Ranking
 from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_text
 from eagle3.comparison.terminal import Fitting
 from eagle3.pipeline.artifacts import read_json
-from eagle3.tracking.units import duration
+from eagle3.tracking.units import counted, duration
 
 JOB_RECORD, SWEEP_FILE, TABLE_FILE = "job.json", "sweep.json", "sweep.md"
 
@@ -93,7 +93,7 @@ def write_tables(folder: Path, records: list[Record], rankings: Sequence[Ranking
     headings, rows = _jobs(records)
     further = _further(folder, records)
     right = [False] * _NAMED + [True] * (len(headings) - _NAMED)
-    title = f"{folder.parent.name}: {len(records)} job{'' if len(records) == 1 else 's'}"
+    title = f"{folder.parent.name}: {counted(len(records), 'job')}"
     plain = [False] * len(rows)
     labels = [f"job {number}: {items}" for number, items, *_ in rows]
     jobs = Fitting(headings, rows, right, plain, labels, 2, _NAMED, title=title, rest=f"{TABLE_FILE} has all")

@@ -20,6 +20,11 @@ def quantity(value: float) -> str:
     return f"{value:.3g}"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as `4 s`, `3 min 04 s` or `2 h 10 min`."""
     whole = round(seconds)

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from eagle3.data.exchange.formats import Format, Stored, Tokens, as_tokens
-from eagle3.data.exchange.marker import claim, require_apart
+from eagle3.data.exchange.marker import EXPORT, claim, require_apart
 from eagle3.data.exchange.norm import FinalNorm, FinalState
 from eagle3.data.exchange.pace import Pace
 from eagle3.data.layout import FINAL
@@ -19,7 +19,6 @@ from eagle3.errors import ConfigError, DataError, Eagle3Error
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 
-MARKER = "eagle3-export.json"
 BYTES_PER_TOKEN, BYTES_PER_FILE = 16, 4096
 """Ids and masks of 8 bytes each; what a file takes beside its tensors."""
 PARTIAL = ".partial"
@@ -76,7 +75,7 @@ def export_data(
             out,
             "Choose a folder on a larger disk, or free some space.",
         )
-        claim(out, MARKER, what, told)
+        claim(out, EXPORT, what, told)
         work = out / "work"
         with hold(work):
             pace = Pace(reporter, 0, len(states), row)

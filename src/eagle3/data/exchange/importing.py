@@ -18,7 +18,7 @@ from torch import Tensor
 from eagle3.config.schema import DatasetConfig
 from eagle3.data.assembly import Assembly
 from eagle3.data.exchange.formats import Format, Source, Stored, require_computed
-from eagle3.data.exchange.marker import claim, require_apart
+from eagle3.data.exchange.marker import IMPORT, claim, require_apart
 from eagle3.data.exchange.norm import FinalNorm, FinalState
 from eagle3.data.exchange.pace import Pace
 from eagle3.data.exchange.preparing import read_tokens
@@ -35,7 +35,6 @@ from eagle3.errors import ConfigError, DataError, Eagle3Error
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 
-MARKER = "import.json"
 LEDGER = "ledger-import.jsonl"
 SHARD_GIB = DatasetConfig.shard_gib
 GONE = "its file was taken away"
@@ -139,7 +138,7 @@ def import_data(folder: Path, out: Path, job: Import, reporter: Reporter, shard_
             "final": job.final,
             "target": job.target.fingerprint,
         }
-        claim(out, MARKER, what)
+        claim(out, IMPORT, what)
         work = out / "work"
         with hold(work):
             if not (out / PROMPTS).exists():

@@ -7,6 +7,9 @@ from typing import Any
 from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError, DataError
 
+EXPORT, IMPORT = "eagle3-export.json", "import.json"
+"""What an export and an import leave in their folders."""
+
 
 def require_apart(source: Path, out: Path) -> None:
     """Raises ConfigError when `out` is `source` or lies in it: what is written would be among what is read."""
