@@ -6,8 +6,8 @@
 
 | step | does | prints |
 | --- | --- | --- |
-| prompts | distinct prompts from patterns (bench/prompts.py); none is one of those measured with | how many |
-| prepare | the target answers them, through its server | response tokens, tokens/s |
+| prompts | distinct prompts from patterns (bench/prompts.py), none of those measured with | how many |
+| prepare | the target writes more prompts and answers all, through its server | response tokens, tokens/s |
 | extract | hidden states, proven right | tokens, tokens/s |
 | train | a drafter; its acceptance simulated on held-out conversations | seconds, tokens/s, accept length |
 | serve | served with and without it, at several settings; random weights beside it | speed-up, accept length |
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("overrides", nargs="*", help="as for run.py")
     parser.add_argument("--steps", default="all", help="names, separated by commas")
-    parser.add_argument("--prompts", type=int, default=16000, help="how many")
+    parser.add_argument("--prompts", type=int, default=4000, help="how many, beside those that the target writes")
     parser.add_argument("--shares", default="0.03,0.12,0.4", help="of the whole training, for the curve")
     parser.add_argument("--limit-s", type=float, default=600.0, help="a step's longest time")
     args = parser.parse_intermixed_args()

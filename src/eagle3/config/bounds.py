@@ -22,6 +22,7 @@ LEAST: dict[str, int] = {
     "dataset.seed": 0,
     "dataset.tokens": 1,
     "prepare.max_new_tokens": 1,
+    "prepare.own_prompts": 0,
     "drafter.num_layers": 1,
     "drafter.hidden_size": 1,
     "drafter.intermediate_size": 1,

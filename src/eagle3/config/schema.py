@@ -88,6 +88,8 @@ class PrepareConfig:
     """Replace every answer by the target's own, greedy, through the served target."""
     max_new_tokens: int = 128
     """Longest regenerated answer."""
+    own_prompts: int = 0
+    """So many prompts more, written by the target itself. Needs regenerate."""
 
 
 @dataclass
@@ -164,6 +166,9 @@ class TrainerConfig:
     accumulate: int = 1
     precision: str = "bf16"
     """bf16 (compute in bfloat16 over fp32 weights) or fp32."""
+    deterministic: bool = False
+    """On a GPU: repeated on the same kind of GPU, torch and devices, the same bytes; slower, and takes more memory. A
+    CPU always does so."""
     num_workers: int = 1
     checkpoint_every: int = 500
     """Optimiser steps between checkpoints; one is also written at each epoch's end and on Ctrl-C."""

@@ -135,6 +135,8 @@ def _check_data(cfg: Config) -> None:
     _one_of("server.dtype", cfg.server.dtype, ("bfloat16",))
     _share("dataset.held_out", cfg.dataset.held_out, zero=False)
     _share("dataset.bad_rows", cfg.dataset.bad_rows, zero=True)
+    if cfg.prepare.own_prompts and not cfg.prepare.regenerate:
+        raise ConfigError("prepare.own_prompts: prompts without answers; set prepare.regenerate=true, or this to 0")
     if not 0 < cfg.dataset.shard_gib <= 64:
         raise ConfigError(f"dataset.shard_gib: {cfg.dataset.shard_gib} is out of range; 1 to 4 is sensible")
     shape = cfg.target.shape

@@ -7,11 +7,14 @@ server's prefix cache keeps their states), and many conversations go at a time.
 import asyncio
 import json
 import time
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from eagle3.config.schema import Config
 from eagle3.data.answers import Answer, Journal
+from eagle3.data.own_prompts import OwnPrompts
 from eagle3.data.prompts import Conversation, Message, Tally
 from eagle3.data.space import disk_error
 from eagle3.data.tokenize import ConversationTokenizer
@@ -21,9 +24,12 @@ from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import RESERVED_TOKENS, server_command
 from eagle3.server.launch import Server
+from eagle3.server.waves import Waves
 from eagle3.target.info import TargetInfo
 
-OUTPUT, JOURNAL = "conversations.jsonl", "answers.jsonl"
+OUTPUT, JOURNAL, OWN = "conversations.jsonl", "answers.jsonl", "own_prompts.jsonl"
+WAVE = 8
+"""Waves that the requests in flight make up."""
 FOREVER_S = 86400.0
 TICK_S = 0.25
 GRACE_S = 5.0
@@ -40,30 +46,38 @@ def regenerate(
     reporter: Reporter,
     logs: Path,
 ) -> list[Conversation]:
-    """The conversations with the target's own answers; also written to `out`/conversations.jsonl, a dataset like any.
+    """The conversations, and `prepare.own_prompts` more, with the target's own answers.
 
+    They are also written to `out`/conversations.jsonl, a dataset like any.
     Where a run of assistant messages was, there is one answer, and one after a last message of the user. Messages of
     the assistant before the first of the user are left out. Interrupted, the same call goes on where it stopped.
 
     Raises:
-        DataError: nothing to answer, or the disk is full.
+        ConfigError: own prompts of a template that can't give them.
+        DataError: nothing to answer, too few own prompts, or the disk is full.
         ServerError: the server did not start, died or stalled; the answers so far are kept.
     """
-    plans = {c.index: asked for c in conversations if (asked := turns_to_answer(c.messages))}
-    for conversation in conversations:
-        if conversation.index not in plans:
-            tally.skip("nothing to answer", conversation.where, "no message of the user")
-    todo = [c for c in conversations if c.index in plans]
-    if not todo:
-        raise DataError(f"{cfg.dataset.path}: nothing to answer in {len(conversations):,} conversations.")
     out.mkdir(parents=True, exist_ok=True)
-    with Journal(out / JOURNAL, todo) as journal:
+    own = OwnPrompts(out / OWN, cfg.prepare.own_prompts, tokenizer)
+    with ExitStack() as stack:
+        serving = _Serving(cfg, target, stack, reporter, logs)
+        if own.lacking > 0:
+            serving.run(lambda client: own.write(client, serving.waves, reporter), lambda: own.tokens)
+        conversations = conversations + own.conversations(tally)
+        plans = {c.index: asked for c in conversations if (asked := turns_to_answer(c.messages))}
+        for conversation in conversations:
+            if conversation.index not in plans:
+                tally.skip("nothing to answer", conversation.where, "no message of the user")
+        todo = [c for c in conversations if c.index in plans]
+        if not todo:
+            raise DataError(f"{cfg.dataset.path}: nothing to answer in {len(conversations):,} conversations.")
+        journal = stack.enter_context(Journal(out / JOURNAL, todo))
         work = _Work(cfg, target, tokenizer, plans, journal, reporter)
         missing = [c for c in todo if work.lacks(c)]
         if len(missing) < len(todo):
             reporter.note(f"{len(todo) - len(missing):,} of {len(todo):,} conversations are answered already")
         if missing:
-            _serve(cfg, target, work, missing, reporter, logs)
+            serving.answer(work, missing)
     answered = []
     for conversation in todo:
         if (refusal := work.refused.get(conversation.index)) is not None:
@@ -72,6 +86,8 @@ def regenerate(
             answered.append(replace(conversation, messages=_filled(plans[conversation.index], answers)))
     _write(out / OUTPUT, answered)
     _report(journal, answered, work, reporter)
+    if own.prompts:
+        reporter.log({"prepare/own_prompts": len(own.prompts)})
     return answered
 
 
@@ -129,7 +145,7 @@ class _Work:
     def lacks(self, conversation: Conversation) -> bool:
         return len(self.journal.answers[conversation.index]) < len(self.plans[conversation.index])
 
-    async def converse(self, client: Client, conversation: Conversation) -> None:
+    async def converse(self, client: Client, waves: Waves, conversation: Conversation) -> None:
         """All missing turns of one conversation. It ends early where it has become as long as sequences may be."""
         index = conversation.index
         asked = self.plans[index]
@@ -145,6 +161,7 @@ class _Work:
                     self.refused[index] = f"its prompt has {len(prompt):,} tokens; the most is {self.longest - 1:,}"
                 return
             room = min(self.max_new_tokens, self.context_length - len(prompt) - RESERVED_TOKENS)
+            await waves.enter()
             completion = await client.complete(prompt, max(room, 1), self.tokenizer.end_ids)
             if completion.finish_reason not in ("stop", "length"):
                 raise ServerError(f"the server ended an answer with {completion.finish_reason!r}: {completion.meta}")
@@ -158,24 +175,43 @@ class _Work:
         self.reporter.progress(self.finished, total, unit="conversations", **fields)
 
 
-def _serve(
-    cfg: Config, target: TargetInfo, work: _Work, missing: list[Conversation], reporter: Reporter, logs: Path
-) -> None:
-    command = server_command(cfg, "serving", target.path, extra={"skip_tokenizer_init": True})
-    log, began = logs / "regenerate-server.log", time.monotonic()
-    reporter.note(f"starting SGLang {command.sglang_version} to answer {len(missing):,} conversations; log: {log}")
-    with Server.start(command, log=log, timeout_s=cfg.server.startup_timeout_s) as server:
-        reporter.note(f"server ready in {time.monotonic() - began:.0f} s")
+class _Serving:
+    """The target's server, started when it is needed first, ended with `stack`."""
+
+    def __init__(self, cfg: Config, target: TargetInfo, stack: ExitStack, reporter: Reporter, logs: Path) -> None:
+        self.cfg, self.target, self.stack, self.reporter, self.logs = cfg, target, stack, reporter, logs
+        self.waves = Waves(max(cfg.server.concurrency // WAVE, 1))
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            command = server_command(self.cfg, "serving", self.target.path, extra={"skip_tokenizer_init": True})
+            log, began = self.logs / "regenerate-server.log", time.monotonic()
+            self.reporter.note(f"starting SGLang {command.sglang_version} to answer; log: {log}")
+            started = Server.start(command, log=log, timeout_s=self.cfg.server.startup_timeout_s)
+            self._server = self.stack.enter_context(started)
+            self.reporter.note(f"server ready in {time.monotonic() - began:.0f} s")
+        return self._server
+
+    def answer(self, work: "_Work", missing: list[Conversation]) -> None:
+        _ = self.server  # its start is not counted
         work.began = time.monotonic()
-        asyncio.run(_watched(cfg, server, work, missing))
+        self.run(lambda client: _ask_all(client, self.waves, work, missing), lambda: work.tokens)
         work.seconds = time.monotonic() - work.began
 
+    def run(self, ask: Callable[[Client], Coroutine[None, None, None]], count: Callable[[], int]) -> None:
+        """`count` grows while `ask` gets on."""
+        asyncio.run(_watched(self.cfg, self.server, ask, count))
 
-async def _watched(cfg: Config, server: Server, work: _Work, missing: list[Conversation]) -> None:
+
+async def _watched(
+    cfg: Config, server: Server, ask: Callable[[Client], Coroutine[None, None, None]], count: Callable[[], int]
+) -> None:
     """Asks everything, and looks all the while whether the server is alive and moving."""
     # A reply may take as long as the server moves: many long answers share it.
     async with Client(server.url, cfg.server.concurrency, timeout_s=FOREVER_S) as client:
-        asking = asyncio.ensure_future(_ask_all(client, work, missing))
+        asking = asyncio.ensure_future(ask(client))
         seen: tuple[int, int] = (-1, -1)
         moved = time.monotonic()
         try:
@@ -183,7 +219,7 @@ async def _watched(cfg: Config, server: Server, work: _Work, missing: list[Conve
                 await asyncio.wait([asking], timeout=TICK_S)
                 server.check()
                 # The server's log tells of every few steps of decoding, long before an answer is complete.
-                now = (work.tokens, server.tree.log.stat().st_size)
+                now = (count(), server.tree.log.stat().st_size)
                 if now != seen:
                     seen, moved = now, time.monotonic()
                 elif time.monotonic() - moved > cfg.server.stall_timeout_s:
@@ -208,8 +244,8 @@ async def _result(asking: asyncio.Future[None], server: Server) -> None:
         raise
 
 
-async def _ask_all(client: Client, work: _Work, missing: list[Conversation]) -> None:
-    jobs = ((c.index, lambda c=c: work.converse(client, c)) for c in missing)
+async def _ask_all(client: Client, waves: Waves, work: "_Work", missing: list[Conversation]) -> None:
+    jobs = ((c.index, lambda c=c: work.converse(client, waves, c)) for c in missing)
     async for _ in client.run(jobs):
         work.finished += 1
         work.progress(len(missing))

@@ -40,6 +40,8 @@ class ConversationTokenizer:
         self.end_ids = _end_ids(self.tokenizer, target.path)
         """Ids at which the model stops."""
         self._vocab_size = target.vocab_size
+        added = self.tokenizer.added_tokens_decoder.items()
+        self._special = {*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)}
         self._turns = Turns(self.tokenizer, self.template, self.tokenizer.convert_ids_to_tokens(self.end_ids))
         self._encode = OffsetEncoder(self.tokenizer)
 
@@ -78,6 +80,26 @@ class ConversationTokenizer:
         """
         [(ids, _)] = self._encode([self._turns.prompt(messages)])
         return ids.tolist()
+
+    def user_turn(self) -> tuple[list[int], int]:
+        """(ids of a conversation up to a user's first words, the id that ends the user's turn).
+
+        Raises ConfigError where the template ends it with no token of its own.
+        """
+        words = "words-of-a-user"
+        opening, _, rest = self._turns.prompt([{"role": "user", "content": words}]).partition(words)
+        (ids, _), (after, _) = self._encode([opening, rest])
+        if not rest or words in rest or not len(after) or int(after[0]) not in self._special:
+            raise ConfigError(
+                "prepare.own_prompts: the target's chat template ends a user's turn with no special token, so the "
+                "target can't write one; set it to 0 and give prompts in dataset.path"
+            )
+        return ids.tolist(), int(after[0])
+
+    def plain_text(self, ids: list[int]) -> str | None:
+        """None where a special token, or half of a character, is among them."""
+        text = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return None if self._special.intersection(ids) or "\N{REPLACEMENT CHARACTER}" in text else text
 
     def answer(self, output_ids: list[int]) -> str:
         """The text of a generated answer, without the token that ended it or half of a character at its end."""

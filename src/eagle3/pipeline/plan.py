@@ -179,6 +179,8 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         f"tokenise  {cfg.dataset.path}, at most {cfg.dataset.max_length:,} tokens each ({cfg.dataset.on_long} longer)"
     ]
     if cfg.prepare.regenerate:
+        own = f", and {cfg.prepare.own_prompts:,} prompts that it writes itself" if cfg.prepare.own_prompts else ""
+        prepare.append(f"asks      the target for every answer{own}")
         prepare += [f"nccl      {_nccl(cfg.nccl.serving)}", *_command(cfg, model, "serving", None)]
     extract = [
         f"capture   boundaries {capture} and the final state, {cfg.dataset.dtype}",
