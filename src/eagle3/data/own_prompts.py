@@ -88,8 +88,8 @@ class OwnPrompts:
                 if tries >= most:
                     raise DataError(
                         f"prepare.own_prompts={self.wanted}: {len(self.prompts):,} distinct prompts after {tries:,} "
-                        f"more tries; the others were empty, repeated, or longer than {LONGEST} tokens. The target does "
-                        "not write users' turns well enough: give a smaller number, or a dataset with more prompts"
+                        f"more tries; the others were empty, repeated, or longer than {LONGEST} tokens. The target "
+                        "does not write users' turns well enough: give a smaller number, or a dataset with more prompts"
                     )
 
     def _text(self, ids: list[int]) -> str | None:
