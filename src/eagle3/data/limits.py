@@ -1,7 +1,7 @@
 """How long a prompt may be."""
 
 from eagle3.config.schema import Config
-from eagle3.server.flags import RESERVED_TOKENS
+from eagle3.server.flags import RESERVED_TOKENS, Role
 from eagle3.target.info import TargetInfo
 
 
@@ -10,7 +10,7 @@ def longest_prompt(cfg: Config, target: TargetInfo) -> int:
     return context_flag(cfg, target.context_length) - RESERVED_TOKENS
 
 
-def context_flag(cfg: Config, otherwise: int) -> int:
-    """The context length that the server is given for extraction."""
-    flags = {**cfg.server.flags.common, **cfg.server.flags.extraction}
+def context_flag(cfg: Config, otherwise: int, role: Role = "extraction") -> int:
+    """The context length that the server is given for a role."""
+    flags = {**cfg.server.flags.common, **getattr(cfg.server.flags, role)}
     return int(flags.get("context_length") or otherwise)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.schema import DatasetConfig
+from eagle3.data.jsonl import BadRowError, jsonl_rows
 from eagle3.errors import ConfigError, DataError
 
 Message = dict[str, str]
@@ -36,14 +37,6 @@ class Conversation:
         """Identity of what is asked, whatever the answers: decides the side of the split."""
         asked = [m for m in self.messages if m["role"] != "assistant"]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
-
-
-class BadRowError(ValueError):
-    """Why a row can't be used: a short reason to count by, and its particulars."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
 
 
 @dataclass
@@ -176,37 +169,10 @@ def _rows(cfg: DatasetConfig, tally: Tally) -> Iterator[tuple[str, Any]]:
     before = 0
     for file in files:
         name = file.name if file == path else str(file.relative_to(path))
-        for where, row, position in _parquet(file, name) if file.suffix == ".parquet" else _jsonl(file, name):
+        for where, row, position in _parquet(file, name) if file.suffix == ".parquet" else jsonl_rows(file, name):
             tally.read_bytes = before + position
             yield where, row
         before += file.stat().st_size
-
-
-def _jsonl(file: Path, name: str) -> Iterator[tuple[str, Any, int]]:
-    position = 0
-    try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                position += len(line)
-                text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
-                if text:
-                    yield f"{name}:{number}", _parsed(text), position
-    except OSError as error:
-        raise DataError(f"{file}: can't be read ({error.strerror}).") from error
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        row = json.loads(text.decode())
-    except UnicodeDecodeError as error:
-        return BadRowError("not UTF-8", f"byte {error.start + 1} of the line")
-    except ValueError as error:
-        return BadRowError("not JSON", str(error))
-    except RecursionError:
-        return BadRowError("not JSON", "nested too deep")
-    if isinstance(row, list):
-        return BadRowError("not an object", "a JSON array; a JSONL file has one object a line")
-    return row
 
 
 def _parquet(file: Path, name: str) -> Iterator[tuple[str, Any, int]]:

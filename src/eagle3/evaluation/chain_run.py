@@ -1,20 +1,23 @@
 """`evaluate=chain`: acceptance of real drafts on held-out prompts, from a job to `summary.json`."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.data.json_file import write_json
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError
 from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
+from eagle3.evaluation.chains import CHAINS as CHAINS
+from eagle3.evaluation.chains import Answered, ChainJournal
 from eagle3.evaluation.forward import TransformersTarget
 from eagle3.evaluation.open import checked
-from eagle3.evaluation.prompts import load_prompts
+from eagle3.evaluation.prompts import Prompt, load_prompts
+from eagle3.evaluation.trained_on import training_figures
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 from eagle3.training.frozen import Frozen, initial_drafter
@@ -22,7 +25,6 @@ from eagle3.training.job import Job
 from eagle3.training.machine import Machine
 
 TRAINED, UNTRAINED = "eval", "eval/untrained"
-CHAINS = "chains.jsonl"
 
 
 def evaluate_chain(job: Job, machine: Machine, reporter: Reporter) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def run_chains(
     """Measures the drafter and, if asked, the one that training began with. Gives what summary.json has.
 
     `chains.jsonl` beside it has each answer: its tokens, and of each pass of the target what was drafted and accepted.
+    Answers of the same measurement that are in it are kept.
 
     Args:
         folder: the drafter's.
@@ -65,20 +68,35 @@ def run_chains(
         shape = DrafterShape.build(cfg.drafter, info, len(loaded.boundaries))
         untrained = initial_drafter(shape, frozen, cfg.seed).to(device)
         contenders[UNTRAINED] = ChainDrafter(untrained, frozen.embedding, frozen.draft_ids, dtype)
-    steps = cfg.evaluate.drafts[0].steps
+    steps, most = cfg.evaluate.drafts[0].steps, cfg.evaluate.max_new_tokens
     whole = {name: ChainFigures(steps) for name in contenders}
     by_set = {prompt.set: ChainFigures(steps) for prompt in sets.prompts}
-    with (out / CHAINS).open("w", encoding="utf-8") as file:
+
+    def answer(prompt: Prompt) -> Answered:
+        start = time.perf_counter()
+        chains = [run_chain(target, one, prompt.input_ids, steps, most, sets.end_ids) for one in contenders.values()]
+        return Answered(chains[0], chains[1] if len(chains) > 1 else None, time.perf_counter() - start)
+
+    measurement = {
+        "drafter": file_sha256(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))),
+        "target": info.fingerprint,
+        "computed": [str(device.type), str(dtype)],
+        "asked": [steps, most, sets.end_ids],
+        "contenders": [*contenders, cfg.seed],
+    }
+    with ChainJournal(out, measurement, sets.prompts) as journal:
+        kept = len(journal.answers)
+        spent = sum(answered.seconds for answered in journal.answers.values())
+        if kept:
+            reporter.note(f"{kept} of {len(sets.prompts)} prompts were answered before")
         for done, prompt in enumerate(sets.prompts, 1):
-            for name, drafter in contenders.items():
-                ids, most = prompt.input_ids, cfg.evaluate.max_new_tokens
-                chain = run_chain(target, drafter, ids, steps, most, sets.end_ids)
-                whole[name].add(chain)
-                if name == TRAINED:
-                    by_set[prompt.set].add(chain)
-                    rounds = [vars(round_) for round_ in chain.rounds]
-                    row = {"set": prompt.set, "key": prompt.key, "output_ids": chain.output_ids, "rounds": rounds}
-                    file.write(json.dumps(row) + "\n")
+            if (prompt.set, prompt.key) not in journal.answers:
+                journal.add(prompt, answer(prompt))
+            answered = journal.answers[prompt.set, prompt.key]
+            whole[TRAINED].add(answered.trained)
+            by_set[prompt.set].add(answered.trained)
+            if answered.untrained is not None:
+                whole[UNTRAINED].add(answered.untrained)
             length = round(whole[TRAINED].accept_length, 3)
             reporter.progress(done, len(sets.prompts), unit="prompts", accept_length=length)
     summary: dict[str, Any] = {"eval/kind": "chain", "eval/sequences": len(sets.prompts)}
@@ -86,7 +104,9 @@ def run_chains(
         summary |= figures.metrics(name)
         reporter.note(f"{name}: accept length {figures.accept_length:.3f} of real drafts, {len(sets.prompts)} prompts")
     summary |= {f"eval/{name}/accept_length": figures.accept_length for name, figures in by_set.items()}
-    summary |= {"eval/steps": steps, "eval/seconds": time.perf_counter() - begin}
+    if cfg.evaluate.drafter is not None:
+        summary |= training_figures(sets.training_known, sets.trained_on)
+    summary |= {"eval/steps": steps, "eval/seconds": time.perf_counter() - begin + spent}
     reporter.log({name: value for name, value in summary.items() if name != "eval/kind"}, step=len(sets.prompts))
     write_json(out / "summary.json", summary)
     return summary

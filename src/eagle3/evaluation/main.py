@@ -9,7 +9,7 @@ from eagle3.training.stop import StopSignal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process's exit code (errors.py). Nothing is saved half-way: an interrupted evaluation begins anew."""
+    """The process's exit code (errors.py). Interrupted, a chain keeps the answers it has; a simulation begins anew."""
     StopSignal().install()
     try:
         _main(sys.argv[1:] if arguments is None else arguments)

@@ -1,6 +1,7 @@
 """The drafter that a job names, read as strictly as a server should."""
 
 from pathlib import Path
+from typing import Any
 
 from eagle3.drafter.check import check_drafter
 from eagle3.drafter.folder import read_drafter
@@ -36,13 +37,26 @@ def require_boundaries(folder: Path, loaded: LoadedDrafter, boundaries: list[int
         )
 
 
+def _require_target(folder: Path, own: dict[str, Any], target: TargetInfo) -> None:
+    """Ours say whose they are. Raises Eagle3Error for those of another."""
+    whose = own.get("target")
+    if isinstance(whose, dict) and whose.get("fingerprint") not in (None, target.fingerprint):
+        raise Eagle3Error(
+            f"{folder} was trained for another model ({whose.get('name')}) than {target.path}: its weights or "
+            "config.json have changed since. To measure it all the same, take eagle3.target.fingerprint out of the "
+            "drafter's config.json."
+        )
+
+
 def checked(folder: Path, target: TargetInfo, python: str | None) -> LoadedDrafter:
-    """A drafter's folder without a fault. Raises Eagle3Error naming those there are.
+    """A drafter's folder without a fault, for this target. Raises Eagle3Error naming those there are.
 
     Args:
         python: interpreter of the SGLang by which the capture ids of others are read; null is this one.
     """
-    version = None if read_drafter(folder).own else installed(python).version
+    own = read_drafter(folder).own
+    version = None if own else installed(python).version
+    _require_target(folder, own, target)
     problems = check_drafter(folder, target, sglang_version=version)
     if problems:
         raise Eagle3Error(f"{folder}: {'; '.join(problems)}. Train again, or export the checkpoint again.")

@@ -1,7 +1,9 @@
 """One evaluation, from a job to `summary.json`."""
 
 import time
+from itertools import pairwise
 
+import numpy as np
 from torch import Tensor
 
 from eagle3.data.dataset import SequenceDataset, Split
@@ -13,9 +15,19 @@ from eagle3.data.targets import fill_target_top
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.plan import Plan
 from eagle3.drafter.shape import DrafterShape
+from eagle3.errors import DataError
 from eagle3.evaluation.by_sequence import BySequence
 from eagle3.evaluation.open import open_drafter
 from eagle3.evaluation.simulate import Contender, Setting, simulate
+from eagle3.evaluation.trained_on import (
+    Asked,
+    TrainedOn,
+    before_response,
+    key_of,
+    not_known,
+    trained_on,
+    training_figures,
+)
 from eagle3.metrics import Reporter
 from eagle3.training.acceptance import Figures, Totals
 from eagle3.training.frozen import Frozen, initial_drafter
@@ -29,13 +41,19 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
     """Measures the exported drafter and, if asked, the one that training began with. Gives what summary.json has.
 
     Raises:
-        Eagle3Error: the drafter's folder is not one that SGLang would serve as trained, or is of other boundaries.
+        Eagle3Error: the drafter's folder is not one that SGLang would serve as trained, is of other boundaries, or has
+            seen all that is held out.
     """
     begin = time.perf_counter()
     machine.settle(job.config.seed)
     loaded = open_drafter(job, job.boundaries)
     states = HiddenStates(job.dataset)
-    dataset = SequenceDataset(states, Split.of(states, job.prompts).held_out, job.boundaries)
+    held_out = Split.of(states, job.prompts).held_out
+    dataset = SequenceDataset(states, held_out, job.boundaries)
+    training = trained_on(job.config.evaluate.drafter, job.prompts)
+    left_out = _trained_on(dataset, training, job, reporter)
+    if left_out.any():
+        dataset = SequenceDataset(states, held_out[~left_out], job.boundaries)
     frozen = Frozen.load(job.target, loaded.draft_ids).to(machine.device)
     assert frozen.head is not None
     fill_target_top([dataset], frozen.head, machine.device, reporter)
@@ -70,11 +88,36 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
         "eval/positions": found[TRAINED].valid[0],
         "eval/seconds": time.perf_counter() - begin,
     }
+    if cfg.evaluate.drafter is not None:
+        summary |= training_figures(training.folder is not None, int(left_out.sum()))
     reporter.log(summary, step=len(dataset))
     for stage, figures in found.items():
         reporter.note(f"{stage}: simulated accept length {figures.accept_length:.3f} on {len(dataset)} sequences")
     write_json(job.out / "summary.json", summary)
     return summary
+
+
+def _trained_on(dataset: SequenceDataset, training: TrainedOn, job: Job, reporter: Reporter) -> np.ndarray:
+    """[n] bool: the held-out conversations that a drafter which was given has seen all the same.
+
+    Raises DataError where those are all.
+    """
+    seen = np.zeros(len(dataset), bool)
+    if training.folder is None:
+        reporter.note(not_known(training))
+    elif training.folder != job.prompts:
+        trained = Asked.of(training.folder).trained
+        ids, mask = dataset.ids_and_mask()
+        for n, (start, end) in enumerate(pairwise(dataset.offsets.tolist())):
+            seen[n] = key_of(before_response(ids[start:end], mask[start:end])) in trained
+    if seen.all():
+        raise DataError(
+            f"{job.drafter} was trained on all {len(dataset)} conversations that this run holds out; give it others "
+            "(dataset.path), or the split that it was trained with (dataset.seed, dataset.held_out)"
+        )
+    if seen.any():
+        reporter.note(f"{int(seen.sum())} held-out conversations are left out: the drafter was trained on them")
+    return seen
 
 
 def metrics_of(figures: Figures, stage: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ from eagle3.config.validate import BENCH, STAGES, boundaries_of, require_capture
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import require_lengths
+from eagle3.evaluation.sets import HELD_OUT, longest_asked, prompt_file, read_set
 from eagle3.pipeline.stages import left_out
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
@@ -27,7 +28,8 @@ def require_fit(cfg: Config, target: TargetInfo) -> None:
     """Before a server starts.
 
     Raises:
-        ConfigError: boundaries or a drafter that this target can't have, or longer prompts than it takes.
+        ConfigError: boundaries or a drafter that this target can't have, or longer prompts or answers than it takes.
+        DataError: a file of `evaluate.prompts` is no prompt set.
         Eagle3Error: `evaluate.drafter` is faulty, or another target's.
     """
     if cfg.until == BENCH or cfg.bench.in_run:
@@ -37,6 +39,8 @@ def require_fit(cfg: Config, target: TargetInfo) -> None:
     boundaries, _ = boundaries_of(cfg, target.num_layers)
     last = STAGES.index(cfg.until)
     evaluates = last >= STAGES.index("evaluate")
+    if evaluates and cfg.evaluate.kind != "simulated":
+        _require_prompts(cfg, target)
     if "train" in left_out(cfg):
         if evaluates:
             _require_given_drafter(cfg, target, boundaries)
@@ -44,6 +48,13 @@ def require_fit(cfg: Config, target: TargetInfo) -> None:
         shape = DrafterShape.build(cfg.drafter, target, len(boundaries))
         if evaluates:
             _require_served("drafter", cfg, shape)
+
+
+def _require_prompts(cfg: Config, target: TargetInfo) -> None:
+    longest_asked(cfg, target.context_length)
+    for name in cfg.evaluate.prompts:
+        if name != HELD_OUT:
+            read_set(prompt_file(name))
 
 
 def _require_given_drafter(cfg: Config, target: TargetInfo, boundaries: list[int]) -> None:

@@ -26,6 +26,7 @@ from eagle3.config.secrets import check_secrets
 from eagle3.config.validate import BENCH
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.pipeline import sweep_plan
+from eagle3.pipeline.inputs import keep_inputs
 from eagle3.pipeline.replay import Replay, replay_hint
 from eagle3.pipeline.sweep import BASIC_LAUNCHER, end_sweep, sweeping
 from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
@@ -141,6 +142,7 @@ def run_job(cfg: DictConfig) -> None:
         if wrong is not None:
             raise ConfigError(wrong)
         check_secrets(cfg)
+        keep_inputs(cfg)
         typed = config.load(cfg)
         chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if option is not None}
         replay = Replay.of(typed, hydra.runtime.choices, [source.path for source in hydra.runtime.config_sources])

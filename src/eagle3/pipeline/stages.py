@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3.config import PROJECT, Config
+from eagle3.config import Config
 from eagle3.config.load import from_root
 from eagle3.config.provenance import file_sha256
 from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.limits import context_flag
 from eagle3.errors import ConfigError
-from eagle3.evaluation.sets import HELD_OUT, prompt_file
 from eagle3.pipeline.artifacts import Artifact, fingerprint
+from eagle3.pipeline.evaluated import Before, evaluate_inputs
 from eagle3.pipeline.imported import imported, is_imported
+from eagle3.pipeline.inputs import find_inputs as find_inputs
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
-REVISION = {"prepare": 1, "extract": 1, "train": 1, "evaluate": 3, "bench": 1}
+REVISION = {"prepare": 1, "extract": 1, "train": 1, "bench": 1}
 """Raised when a stage's output changes meaning, so that older artifacts are not reused."""
 
 SCHEDULING_FLAGS = {
@@ -69,33 +70,6 @@ class Stages:
 
 def artifacts_root(cfg: Config) -> Path:
     return Path(from_root(cfg.paths.artifacts))
-
-
-def find_inputs(cfg: Config) -> None:
-    """Makes the paths of dataset, target and chat template absolute: from the current folder, else the project's.
-
-    Raises:
-        ConfigError: a path that is plainly a file's is not there.
-    """
-    for key, holder, field in (
-        ("dataset.path", cfg.dataset, "path"),
-        ("target.path", cfg.target, "path"),
-        ("target.chat_template", cfg.target, "chat_template"),
-        ("evaluate.drafter", cfg.evaluate, "drafter"),
-    ):
-        given = getattr(holder, field)
-        if given is None:
-            continue
-        for base in (Path.cwd(), PROJECT):
-            found = base / Path(given).expanduser()
-            if found.exists():
-                setattr(holder, field, str(found.resolve()))
-                break
-        else:
-            plainly = given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json"))
-            if field in ("chat_template", "drafter") or plainly:
-                looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), PROJECT))))
-                raise ConfigError(f"{key}: {given} is not there (looked in {looked}); give a path that exists")
 
 
 def dataset_content(cfg: Config) -> str | list[str]:
@@ -174,32 +148,6 @@ def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[st
     }
 
 
-def _evaluate_inputs(cfg: Config, trained: str, prepared: str, target: TargetInfo) -> dict[str, Any]:
-    wanted = cfg.evaluate
-    inputs: dict[str, Any] = {"revision": REVISION["evaluate"], "train": trained}
-    if wanted.drafter is not None:
-        files = sorted(p for p in Path(wanted.drafter).iterdir() if p.suffix in (".json", ".safetensors"))
-        inputs["train"] = {"drafter": file_sha256(files), "target": target.fingerprint}
-    if wanted.kind == "simulated":
-        return inputs | {"evaluate": {"kind": wanted.kind, "untrained": wanted.untrained}}
-    names = ("kind", "untrained", "limit", "max_new_tokens", "drafts")
-    if wanted.kind == "served":
-        names = (*names, "concurrency", "temperatures", "rounds", "beside")
-        inputs["server"] = {
-            "sglang": installed(cfg.server.python).version,
-            "tp": cfg.server.tp,
-            "dtype": cfg.server.dtype,
-            "env": cfg.server.env,
-            "flags": {**cfg.server.flags.common, **cfg.server.flags.serving},
-            "nccl": cfg.nccl.serving.env,
-            "machine": socket.gethostname(),
-        }
-    asked = {name: value for name, value in dataclasses.asdict(wanted).items() if name in names}
-    files = [prompt_file(name) for name in wanted.prompts if name != HELD_OUT]
-    sets = {"names": wanted.prompts, "content": file_sha256(files) if files else None}
-    return inputs | {"prepare": prepared, "evaluate": asked, "prompts": sets}
-
-
 def _folder_of(boundaries: list[int]) -> str:
     return "b" + ".".join(map(str, boundaries))
 
@@ -242,8 +190,11 @@ def stages_of(cfg: Config, target: TargetInfo) -> Stages:
     # Not the folder's name: a superset and the exact choice give the same states, so the same drafter.
     train_inputs = _train_inputs(cfg, fingerprint(extract_inputs), boundaries)
     train = Artifact("train", root / "train" / fingerprint(train_inputs), train_inputs)
-    evaluate_inputs = _evaluate_inputs(cfg, train.folder.name, prepare.folder.name, target)
-    evaluate = Artifact("evaluate", root / "evaluate" / fingerprint(evaluate_inputs), evaluate_inputs)
+    before = Before(
+        prepare.folder, fingerprint(prepare.inputs), fingerprint(extract_inputs), train.folder.name, boundaries
+    )
+    evaluated = evaluate_inputs(cfg, target, before)
+    evaluate = Artifact("evaluate", root / "evaluate" / fingerprint(evaluated), evaluated)
     return Stages(target, boundaries, capture, prepare, extract, train, evaluate)
 
 
