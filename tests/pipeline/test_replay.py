@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.pipeline.imported_runs import copy_project, overrides, run, write_place
 
 from eagle3.cli import main
 from eagle3.config.differences import config_differences, differences
 from eagle3.config.origin import FILES, KEY, read_origin
-from eagle3.pipeline.replay import replay_hint
+from eagle3.pipeline.replay import Replay, replay_hint
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,30 @@ def test_what_differs_is_printed_and_strict_refuses_it(project: Path, tmp_path: 
     assert runs(project) == before, "a run folder was left"
     code, output = replay(project, runs(project)[0], "replay.strict=true", "mode=plan")
     assert code == 0, output
+
+
+def test_another_drafter_is_measured_by_its_weights_and_held_out_figures(project: Path, tmp_path: Path) -> None:
+    """As a GPU's training repeats: other weights, and within the tolerance or not."""
+    last = runs(project)[0]
+    other = altered(project, tmp_path / "other")
+    saved = other / "drafter" / "model.safetensors"
+    tensors = load_file(saved)
+    tensors["midlayer.mlp.up_proj.weight"] *= 1.5
+    save_file(tensors, saved)
+    said = Replay(other, strict=False).outcome(last)
+    length = json.loads((last / "report" / "summary.json").read_text())["val/accept_length"]
+    assert f"the drafter is not bitwise that of {other}: its weights differ by 0." in said
+    assert "most of all midlayer.mlp.up_proj.weight, by 0.33 of its own" in said
+    assert f"held-out accept length {length:.3f} against {length:.3f} then (0.00%), loss " in said
+    assert "within the 2%" in said
+
+    summary = json.loads((other / "report" / "summary.json").read_text())
+    (other / "report" / "summary.json").write_text(json.dumps(summary | {"val/accept_length": 1.1 * length}))
+    assert "WARNING" in Replay(other, strict=False).outcome(last)
+    made = json.loads((other / "provenance.json").read_text())
+    made["artifacts"]["train"] = made["artifacts"]["train"][:-1] + "-"
+    (other / "provenance.json").write_text(json.dumps(made))
+    assert "it is another training" in Replay(other, strict=False).outcome(last)
 
 
 def test_another_target_or_dataset_is_seen_before_anything_is_written(project: Path, tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ def test_an_artifact_is_named_by_how_many_train_together() -> None:
     assert inputs(devices=8, strategy="sharded") != inputs(devices=8)
 
 
+def test_a_training_that_is_deterministic_is_another_one_on_a_gpu_only() -> None:
+    assert "deterministic" not in inputs()["trainer"]
+    assert inputs(accelerator="gpu", deterministic=True)["trainer"]["deterministic"] is True
+    assert inputs(deterministic=True) == inputs()
+
+
 def test_a_drafter_of_one_layer_is_named_as_when_there_were_no_others() -> None:
     def drafter(**changes: Any) -> dict[str, Any]:
         config = load(config_of(drafter={"draft_vocab_size": 32, **changes}))

@@ -40,7 +40,12 @@ def make_target(folder: Path, seed: int = 0) -> torch.Tensor:
 
 
 def make_prompts(
-    folder: Path, sequences: int, seed: int, held_out_every: int = 5, silent: tuple[int, ...] = ()
+    folder: Path,
+    sequences: int,
+    seed: int,
+    held_out_every: int = 5,
+    silent: tuple[int, ...] = (),
+    longest: int = 39,
 ) -> Prompts:
     """Walks along a fixed permutation of the tokens, with stray steps; the second half is the response.
 
@@ -50,7 +55,7 @@ def make_prompts(
     follow = np.random.default_rng(99).permutation(VOCAB)
     ids, mask, lengths = [], [], []
     for number in range(sequences):
-        length = int(generator.integers(6, 40))
+        length = int(generator.integers(6, longest + 1))
         token = int(generator.integers(VOCAB))
         for t in range(length):
             ids.append(token)

@@ -13,6 +13,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def fused(varying: Mapping[int, tuple[int, ...]]) -> Callable[[F], F]:
     """Has `torch.compile` make kernels of a function whose first tensor is on a GPU; elsewhere it runs as written.
 
+    So it does under `torch.use_deterministic_algorithms`: how a kernel sums depends on the batch that it was made for,
+    and a cache may have one that was made for another.
+
     TORCH_COMPILE_DISABLE=1, torch's own switch, runs it as written everywhere: where no C compiler is installed.
 
     Args:
@@ -45,7 +48,7 @@ def recomputed(function: Callable[..., torch.Tensor], *args: Any) -> torch.Tenso
 
 
 def _pays(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda
+    return tensor.is_cuda and not torch.are_deterministic_algorithms_enabled()
 
 
 @cache

@@ -14,6 +14,7 @@ from eagle3.config.differences import Difference, config_differences, difference
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import read_json
+from eagle3.pipeline.closeness import figures_apart, weights_apart
 from eagle3.pipeline.stages import find_inputs, inputs_of, stages_of
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.peek import peek_target
@@ -98,7 +99,7 @@ class Replay:
         return {"of": str(self.folder), "differences": [str(one) for one in self.found], "outcome": outcome}
 
     def outcome(self, run_dir: Path) -> str:
-        """Whether the drafter is the one that was made then, byte for byte; if not, how far it is from it."""
+        """Whether the drafter is the one that was made then, byte for byte; if not, how far from it."""
         name = "model.safetensors"
         folders = (self.folder / "drafter", self.folder)
         before = next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -107,18 +108,16 @@ class Replay:
             return f"repeats {self.folder}; there are no two drafters to compare"
         if before.read_bytes() == after.read_bytes():
             return f"the drafter is bitwise the same as that of {self.folder}"
-        return f"the drafter is not bitwise that of {self.folder}: {_distance(before, after)}"
+        then, now = self._then(), read_json(run_dir / PROVENANCE)
+        reports = (read_json(folder / "report" / "summary.json") for folder in (self.folder, run_dir))
+        figures = figures_apart(*reports, same_training=_training(then) == _training(now) is not None)
+        return f"the drafter is not bitwise that of {self.folder}: {weights_apart(before, after)}; {figures}"
 
 
-def _distance(before: Path, after: Path) -> str:
-    from safetensors.torch import load_file
-
-    old, new = load_file(before), load_file(after)
-    if {n: t.shape for n, t in old.items()} != {n: t.shape for n, t in new.items()}:
-        return "it has another shape"
-    off = sum(float((old[n].double() - new[n].double()).square().sum()) for n in old)
-    whole = sum(float(old[n].double().square().sum()) for n in old)
-    return f"its weights differ by {(off / max(whole, 1e-300)) ** 0.5:.1e} of their norm"
+def _training(made: Mapping[str, Any]) -> str | None:
+    """The fingerprint of all that determines the drafter."""
+    folder = (made.get("artifacts") or {}).get("train")
+    return Path(folder).name if folder else None
 
 
 def replay_hint(argv: Sequence[str], said: str) -> str | None:

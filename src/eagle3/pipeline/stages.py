@@ -133,6 +133,8 @@ def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[st
     trainer["devices"] *= trainer.pop("nodes")
     if trainer["strategy"] == "ddp":
         del trainer["strategy"]
+    if not trainer["deterministic"] or trainer["accelerator"] == "cpu":  # a CPU is so anyway
+        del trainer["deterministic"]
     drafter = dataclasses.asdict(cfg.drafter)
     if drafter["num_layers"] == 1:  # as well
         del drafter["num_layers"]

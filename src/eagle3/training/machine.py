@@ -13,6 +13,9 @@ import torch
 from eagle3.config.schema import TrainerConfig
 from eagle3.errors import ConfigError
 
+CUBLAS_WORKSPACE = ":4096:8"
+"""Eight buffers of 4 MiB, with which cuBLAS gives the same sums every time; torch refuses a product without it."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -50,14 +53,20 @@ class Machine:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    def settle(self, seed: int) -> None:
-        """Seeds, and arithmetic that is the same in every run (CPU) or fast (GPU)."""
+    def settle(self, seed: int, deterministic: bool = False) -> None:
+        """Seeds, and arithmetic that is the same in every run (a CPU's always, a GPU's where asked) or fast.
+
+        Before anything else uses the GPU.
+        """
         random.seed(seed)
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
+        if deterministic or not self.on_gpu:
+            # What has no such way is to raise, not to warn: FlashAttention's backward adds in order only then.
+            torch.use_deterministic_algorithms(True)
         if self.on_gpu:
+            if deterministic:
+                os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACE
             torch.cuda.set_device(self.device)
             # TF32: exact for products of bfloat16, of which there are many; weights and optimiser stay fp32.
             torch.set_float32_matmul_precision("high")
-        else:
-            torch.use_deterministic_algorithms(True)

@@ -88,7 +88,7 @@ def draft_vocabulary(job: Job, machine: Machine, data: HiddenStatesData, size: i
 def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> None:
     """Raises Eagle3Error; whatever was saved until then is kept, and the next call continues from it."""
     trainer_config = job.config.trainer
-    machine.settle(job.config.seed)
+    machine.settle(job.config.seed, trainer_config.deterministic)
     data = open_data(job, machine)
     budget = Budget.of(
         len(data.train_loader), trainer_config.accumulate, trainer_config.epochs, trainer_config.max_steps
@@ -180,7 +180,7 @@ def _fit(
     except torch.OutOfMemoryError as error:
         raise TrainingError(
             f"The GPU's memory ran out with trainer.tokens_per_batch={cfg.tokens_per_batch}. Halve it and double "
-            f"trainer.accumulate={cfg.accumulate}: the result is the same. ({error})"
+            f"trainer.accumulate={cfg.accumulate}: the result is the same, of a training that begins anew. ({error})"
         ) from error
 
 
