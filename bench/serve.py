@@ -13,13 +13,18 @@ Overrides are those of run.py. All servers run side by side and share the GPU; `
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
+from eagle3.config.explain import explain
 from eagle3.config.load import PROJECT, load, register
 from eagle3.config.schema import Config
 from eagle3.data.json_file import write_json
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain_run import run_chains
 from eagle3.evaluation.figures import name_of
@@ -52,7 +57,19 @@ def config_of(target: Path, prepared: Path | None, overrides: list[str]) -> Conf
         return load(compose("config", [*given, *overrides]))
 
 
-def main() -> None:
+def require_gpus(cfg: Config) -> None:
+    """Before a server is started. Raises ConfigError."""
+    import torch
+
+    if (there := torch.cuda.device_count()) < cfg.server.tp:
+        raise ConfigError(
+            f"server.tp: {cfg.server.tp}, and torch finds {there} GPUs here; SGLang serves drafters on GPUs only. "
+            "`python run.py ... evaluate=chain evaluate.drafter=FOLDER` measures the same acceptance on a CPU"
+        )
+
+
+def main() -> int:
+    """The exit code (errors.py)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path, help="the model's folder")
     parser.add_argument("drafter", type=Path, help="the drafter's folder, for SGLang")
@@ -60,8 +77,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prepared", type=Path, help="folder of the prepare stage that the drafter was trained on")
     args = parser.parse_intermixed_args()
+    try:
+        measure(args)
+    except Eagle3Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_DONE
 
+
+def measure(args: argparse.Namespace) -> None:
     cfg = config_of(args.target.resolve(), args.prepared, args.overrides)
+    require_gpus(cfg)
     info = read_info(args.target, text_prefix=cfg.target.text_prefix, trust_remote_code=cfg.target.trust_remote_code)
     out, drafter, reporter = args.out.resolve(), args.drafter.resolve(), ConsoleReporter()
     out.mkdir(parents=True, exist_ok=True)
@@ -95,4 +126,4 @@ def compare(
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The least that each number of the configuration may be; what else holds of one is in `validate.py`."""
+"""The least that each number of the configuration may be, and of some the most; else see `validate.py`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,6 +59,14 @@ LEAST: dict[str, int] = {
     "bench.round": 0,
 }
 """Of a list, each number."""
+MOST: dict[str, int] = {
+    "drafter.num_layers": 64,
+    "loss.ttt_steps": 64,
+    "evaluate.drafts.steps": 64,
+    "evaluate.drafts.topk": 64,
+    "evaluate.drafts.tokens": 1024,
+}
+"""Ten times what anyone uses: more is a slip, and costs hours or all of the memory before it shows."""
 ABOVE_ZERO = (
     "drafter.rope_theta",
     "drafter.rms_norm_eps",
@@ -73,11 +81,15 @@ ABOVE_ZERO = (
 
 
 def check_bounds(cfg: Config) -> None:
-    """Raises ConfigError naming the first number that is too small, or none."""
+    """Raises ConfigError naming the first number that is too small or too large, or none."""
     for key, least in LEAST.items():
         for where, value in _values(cfg, key):
             if not value >= least:
                 raise ConfigError(f"{where}: {value} is too small; give at least {least}")
+    for key, most in MOST.items():
+        for where, value in _values(cfg, key):
+            if value > most:
+                raise ConfigError(f"{where}: {value} is too large; give at most {most}")
     for key in ABOVE_ZERO:
         for where, value in _values(cfg, key):
             if not value > 0:

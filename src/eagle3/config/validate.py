@@ -88,8 +88,27 @@ def _check_finite(key: str, value: Any) -> None:
     if isinstance(value, dict):
         for name, inner in value.items():
             _check_finite(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check_finite(f"{key}[{number}]", inner)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key}: {value} is not a number to work with; give a finite one")
+
+
+def _check_repeats(cfg: Config) -> None:
+    for key, values in (
+        ("nccl.extra", cfg.nccl.extra),
+        ("evaluate.prompts", cfg.evaluate.prompts),
+        ("evaluate.drafts", cfg.evaluate.drafts),
+        ("evaluate.concurrency", cfg.evaluate.concurrency),
+        ("evaluate.temperatures", cfg.evaluate.temperatures),
+        ("bench.concurrency", cfg.bench.concurrency),
+        ("tracking.tags", cfg.tracking.tags),
+        ("sweep.devices", cfg.sweep.devices),
+    ):
+        for number, value in enumerate(values):
+            if value in values[:number]:
+                raise ConfigError(f"{key}: {value} is there twice; name it once")
 
 
 def _check_layers(cfg: Config) -> None:
@@ -199,6 +218,12 @@ def _check_evaluate(cfg: Config) -> None:
         most = 1 + draft.topk + (draft.steps - 1) * draft.topk**2
         if not 2 <= draft.tokens <= most:
             raise ConfigError(f"{key}.tokens: {draft.tokens}; steps={draft.steps}, topk={draft.topk} draft 2 to {most}")
+    shape = cfg.target.shape
+    if shape is not None and wanted.kind != "simulated" and wanted.max_new_tokens >= shape.context_length:
+        raise ConfigError(
+            f"evaluate.max_new_tokens: {wanted.max_new_tokens} leaves no room for a prompt in the target's context of "
+            f"{shape.context_length} tokens; give less"
+        )
     if wanted.kind == "served" and cfg.server.device == "cpu":
         raise ConfigError(
             "evaluate.kind: served, with server.device=cpu; SGLang speculates on GPUs only. "
@@ -224,6 +249,7 @@ def validate(cfg: Config) -> None:
     _check_evaluate(cfg)
     _one_of("tracking.mode", cfg.tracking.mode, ("offline", "online", "disabled"))
     _check_finite("", dataclasses.asdict(cfg))
+    _check_repeats(cfg)
     if not cfg.target.path.strip():
         raise ConfigError("target.path: empty; give a local folder or a hub id (owner/name)")
     if not cfg.dataset.path.strip():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config import Config
-from eagle3.config.schema import NcclProfile
+from eagle3.config.schema import DraftSetting, NcclProfile
 from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
@@ -21,7 +21,8 @@ from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.bench import bench_details
 from eagle3.pipeline.child import JOB_FILE, training_module
 from eagle3.pipeline.fit import require_fit
-from eagle3.pipeline.stages import Stages, artifacts_root, bench_artifact, find_inputs, left_out, stages_of
+from eagle3.pipeline.inputs import find_inputs
+from eagle3.pipeline.stages import Stages, artifacts_root, bench_artifact, left_out, stages_of
 from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
@@ -121,6 +122,30 @@ def _command(cfg: Config, model: str, role: Role, dump: Path | None) -> list[str
         return [f"server    {error}"]
 
 
+def _served(cfg: Config, model: str, drafter: str, out: str) -> list[str]:
+    """Every server that is started: without speculation, with each of the drafts, and with random weights."""
+    from eagle3.evaluation.figures import NONE, UNTRAINED, name_of
+    from eagle3.evaluation.served import served_command
+
+    wanted = cfg.evaluate
+    servers: list[tuple[str, DraftSetting | None, str]] = [(NONE, None, drafter)]
+    servers += [(name_of(draft), draft, drafter) for draft in wanted.drafts]
+    if wanted.untrained:
+        servers.append((UNTRAINED, wanted.drafts[0], f"{out}/{UNTRAINED}"))
+    at_a_time = "all at a time" if wanted.beside else "one after the other"
+    lines = [
+        f"servers   {len(servers)}, {at_a_time}; {wanted.rounds} rounds in turn",
+        f"nccl      {_nccl(cfg.nccl.serving)}",
+    ]
+    try:
+        for name, draft, path in servers:
+            command = served_command(cfg, Path(model), Path(path), draft, Path(out) / "capture" / name)
+            lines.append(f"server    {name}: {command.shown()}")
+    except ServerError as error:
+        lines.append(f"server    {error}")
+    return lines
+
+
 def _still_needed(cfg: Config, stages: Stages | None, hidden_size: int, capture: list[int]) -> int | None:
     if stages is not None and stages.extract.done:
         return 0
@@ -195,11 +220,9 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         f"child     {_child(training_module(cfg.trainer), folders['train'])}",
     ]
     evaluate = [f"child     {_child('eagle3.evaluation.main', folders['evaluate'])}"]
-    if cfg.evaluate.kind == "served":
-        each = "; ".join(f"{d.steps} steps, topk {d.topk}, {d.tokens} draft tokens" for d in cfg.evaluate.drafts)
-        drafts = f"drafts    none; {each}; {cfg.evaluate.rounds} rounds in turn"
-        evaluate = [drafts, f"nccl      {_nccl(cfg.nccl.serving)}", *_command(cfg, model, "serving", None)]
     hidden, drafter = folders["extract"], cfg.evaluate.drafter or f"{folders['train']}/drafter"
+    if cfg.evaluate.kind == "served":
+        evaluate = _served(cfg, model, drafter, folders["evaluate"])
     measured = {"simulated": hidden}.get(cfg.evaluate.kind, f"{folders['prepare']}, prompts {cfg.evaluate.prompts}")
     lines = [
         Line("prepare", states["prepare"], cfg.dataset.path, folders["prepare"], prepare, keys["prepare"]),

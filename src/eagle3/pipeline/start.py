@@ -9,7 +9,8 @@ from eagle3.errors import ConfigError
 from eagle3.pipeline.bench import check_bench
 from eagle3.pipeline.fit import require_fit_early
 from eagle3.pipeline.imported import is_imported
-from eagle3.pipeline.stages import artifacts_root, find_inputs, left_out
+from eagle3.pipeline.inputs import find_inputs
+from eagle3.pipeline.stages import artifacts_root, left_out
 from eagle3.server.flags import server_command
 from eagle3.tracking.run import require_login
 
@@ -34,16 +35,23 @@ def check_start(cfg: Config) -> None:
 def _require_devices(cfg: Config) -> None:
     """A GPU that is not there is said now, not after hours of extraction."""
     last = STAGES.index(cfg.until)
-    extracts, trains = last >= STAGES.index("extract") and not is_imported(cfg), last >= STAGES.index("train")
-    wanted = ["server.device=cuda"] * (extracts and cfg.server.device == "cuda")
-    wanted += ["trainer.accelerator=gpu"] * (trains and cfg.trainer.accelerator == "gpu")
+    stages = {*STAGES[: last + 1]} - left_out(cfg)
+    serves = "evaluate" in stages and cfg.evaluate.kind == "served"
+    extracts = "extract" in stages and not is_imported(cfg)
+    asks = cfg.prepare.regenerate and not is_imported(cfg)
+    trains = "train" in stages
+    computes = trains or ("evaluate" in stages and not serves)
+    wanted = ["server.device=cuda"] * (cfg.server.device == "cuda" and (extracts or serves or asks))
+    wanted += ["trainer.accelerator=gpu"] * (cfg.trainer.accelerator == "gpu" and computes)
     if not wanted:
         return
     import torch
 
     if not torch.cuda.is_available():
+        # A CPU can't serve a drafter, but a chain measures the same acceptance.
+        instead = "server=cpu trainer=cpu evaluate=chain" if serves else "server=cpu trainer=cpu"
         raise ConfigError(
-            f"{', '.join(wanted)}: torch finds no GPU here; choose server=cpu trainer=cpu, "
+            f"{', '.join(wanted)}: torch finds no GPU here; choose {instead}, "
             "or run `eagle3 doctor`, which says what is missing"
         )
     if trains and cfg.trainer.accelerator == "gpu" and cfg.trainer.devices > torch.cuda.device_count():

@@ -99,6 +99,8 @@ def _served(results: Results) -> str:
 
 def _title(results: Results) -> str:
     target = results.inputs.target.get("name", results.inputs.cfg.target.name)
+    if (given := results.given) is not None:
+        return f"the drafter {'/'.join(given.parts[-2:])} on {target}"
     kinds = {"train": f"a drafter for {target}", "extract": f"hidden states of {target}"}
     return next((text for stage, text in kinds.items() if stage in results.stages), f"prompts for {target}")
 
@@ -121,7 +123,7 @@ def _steps(results: Results) -> int:
 
 def _result_rows(results: Results) -> list[tuple[str, ...]]:
     rows = []
-    for who, found in (("trained", results.trained), ("untrained", results.untrained)):
+    for who, found in (("measured" if results.given else "trained", results.trained), ("untrained", results.untrained)):
         if found.conditional:
             rows.append((f"acceptance, {who}", *(f"{share:.1%}" for share in found.conditional)))
         if found.accuracy:
@@ -150,6 +152,9 @@ def _setup_rows(results: Results) -> list[tuple[str, str]]:
                 f"AdamW at {cfg.optim.lr:g}, {cfg.trainer.precision}, seed {cfg.seed}",
             )
         )
+    if results.given is not None:
+        rows.append(("drafter", f"{results.given}, measured as it was given"))
+        rows += [("trained on", results.training)] if results.training is not None else []
     return rows
 
 
@@ -240,7 +245,8 @@ def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
         table.add_column("accept length", justify="right", style="bold")
         for step in range(steps):
             table.add_column(f"token {step + 1}", justify="right")
-        for who, found in (("untrained", results.untrained), ("trained", results.trained)):
+        drafters = [("untrained", results.untrained)] if results.untrained else []
+        for who, found in (*drafters, ("measured" if results.given else "trained", results.trained)):
             tau = f"{found.accept_length:.2f}" if found.accept_length is not None else ""
             table.add_row(who, tau, *(f"{share:.1%}" for share in found.conditional))
     lines = [
@@ -249,8 +255,8 @@ def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
         for line in results.timings()
     ]
     places = [("stages", ", ".join(lines)), ("report", str(run_dir / "report" / "report.md"))]
-    if inputs.drafter is not None:
-        places.append(("drafter", str(inputs.drafter)))
+    if (drafter := inputs.drafter or results.given) is not None:
+        places.append(("drafter", str(drafter)))
     places += [("dataset", str(record.folder)) for record in inputs.stages if record.name == "extract"]
     offline = sorted((run_dir / "wandb").glob("offline-run-*"))
     places += [("W&B", f"wandb sync {shlex.quote(str(path))}") for path in offline]

@@ -85,6 +85,22 @@ class Results:
         return acceptance(self._summary("evaluate"), UNTRAINED)
 
     @property
+    def given(self) -> Path | None:
+        """The drafter that was measured instead of one trained here."""
+        path = self.inputs.cfg.evaluate.drafter
+        return Path(path) if path is not None and "evaluate" in self.stages else None
+
+    @property
+    def training(self) -> str | None:
+        """Whether it is known what a given drafter was trained on, in words; None where the evaluation does not say."""
+        found = self._summary("evaluate")
+        if "eval/training_known" not in found:
+            return None
+        if not found["eval/training_known"]:
+            return "not known: it may have seen some of what it was asked"
+        return f"known; {found.get('eval/left_out', 0):,} that it had seen were left out"
+
+    @property
     def drafter_config(self) -> dict[str, Any]:
         """config.json of the drafter."""
         return read_json(self.inputs.drafter / "config.json") if self.inputs.drafter else {}
@@ -109,6 +125,7 @@ class Results:
             "target": target.get("name", cfg.target.name),
             "target_source": target.get("source"),
             "boundaries": ",".join(map(str, self.inputs.boundaries)),
+            "drafter": None if self.given is None else str(self.given),
             "seed": cfg.seed,
             "dataset": cfg.dataset.name,
             "dataset_fingerprint": (self.inputs.provenance.get("dataset") or {}).get("fingerprint"),
