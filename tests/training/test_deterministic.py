@@ -1,4 +1,4 @@
-"""`trainer.deterministic`: that it reaches the training; and on a GPU, that a training repeated is the same bit by bit."""
+"""`trainer.deterministic`: that it reaches the training; and on a GPU, that a repeated one is the same bit by bit."""
 
 import os
 import subprocess

@@ -167,8 +167,8 @@ class TrainerConfig:
     precision: str = "bf16"
     """bf16 (compute in bfloat16 over fp32 weights) or fp32."""
     deterministic: bool = False
-    """On a GPU: repeated on the same kind of GPU, torch and devices, the same bytes; slower, and takes more memory. A
-    CPU always does so."""
+    """On a GPU: the same bytes when it is repeated on the same kind of GPU with the same torch (docs/training.md);
+    slower, and takes more memory. On a CPU it is always so."""
     num_workers: int = 1
     checkpoint_every: int = 500
     """Optimiser steps between checkpoints; one is also written at each epoch's end and on Ctrl-C."""
