@@ -55,3 +55,34 @@ def test_one_process_names_its_own() -> None:
     with pytest.raises(TrainingError, match="norm of the gradient became inf in step 1, with samples 7"):
         watch.check()
     watch.check()
+
+
+def test_weights_that_are_ruined_by_a_sound_step_are_told_as_that() -> None:
+    watch = FiniteWatch()
+    watch.loss(0, torch.tensor([7]), torch.tensor(1.0))
+    watch.weights(1, [torch.full((2, 2), 1e30)])
+    with pytest.raises(TrainingError, match=r"norm of the weights became inf in step 1, .*lower optim\.lr"):
+        watch.check()
+    watch.weights(2, [torch.ones(2, 2)])
+    watch.check()
+
+
+def test_a_held_out_loss_names_the_sequences_of_its_batch() -> None:
+    watch = FiniteWatch()
+    watch.held_out(torch.tensor([1, 2]), torch.tensor(1.0))
+    watch.check_held_out(5, 1.0)
+    watch.held_out(torch.tensor([1, 2]), torch.tensor(1.0))
+    watch.held_out(torch.tensor([4, 3]), torch.tensor(NAN))
+    with pytest.raises(TrainingError, match=r"held-out loss is nan after step 9, with samples 3, 4\. .*eagle3 verify"):
+        watch.check_held_out(9, NAN)
+
+
+@pytest.mark.parametrize(
+    ("saved", "says"), [(None, "No checkpoint was saved .* begins anew"), (4, "checkpoint of step 4 .* continues")]
+)
+def test_it_is_said_whether_there_is_a_checkpoint_to_continue_from(saved: int | None, says: str) -> None:
+    watch = FiniteWatch()
+    watch.saved = saved
+    watch.loss(6, torch.tensor([7]), torch.tensor(NAN))
+    with pytest.raises(TrainingError, match=says):
+        watch.check()

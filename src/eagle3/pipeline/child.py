@@ -47,13 +47,16 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
             replay(row, reporter)
     if code == 0:
         return
-    said = [line for line in child.tail(200).splitlines() if line.startswith("error: ")]
-    message = said[-1].removeprefix("error: ") if said else f"{_how(code)}; the end of its log:\n{child.tail(15)}"
-    kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
-    kept = "" if kind is ConfigError else "; what was saved is kept: the same command continues"
-    raise kind(f"{message}\n(log: {log}{kept})")
+    said = [line for line in child.tail(200).splitlines() if line.startswith("error: ")]
+    if said:  # and what to do, which the child alone knows
+        kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
+        raise kind(f"{said[-1].removeprefix('error: ')}\n(log: {log})")
+    raise TrainingError(
+        f"{_how(code)}; the end of its log:\n{child.tail(15)}\n"
+        f"(log: {log}; what was saved is kept: the same command continues)"
+    )
 
 
 def _how(code: int) -> str:

@@ -126,7 +126,7 @@ class Metrics(Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, DrafterModule)
-        pl_module.watch.check()
+        pl_module.check_finite()
         self._settle()
         self._since = None
 

@@ -119,6 +119,8 @@ class LastCheckpoint(Checkpoint):
         return {"finished": self.finished}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, DrafterModule)
+        pl_module.watch.saved = trainer.global_step or None  # where it continues
         if trainer.world_size > 1:
             hosts = distributed.new_group(backend="gloo")
             assert isinstance(hosts, distributed.ProcessGroup)
@@ -132,8 +134,9 @@ class LastCheckpoint(Checkpoint):
 
     def _save(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, DrafterModule)
-        module.watch.check()
+        module.check_finite()
         trainer.save_checkpoint(self.path)
+        module.watch.saved = trainer.global_step
 
     def _stop_requested(self) -> bool:
         """On any rank; all of them have to ask."""

@@ -78,7 +78,9 @@ class DrafterModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if len(batch.input_ids):  # where another rank has one batch more, there is nothing here
-            self.val_totals.add(self._run(batch))
+            result = self._run(batch)
+            self.val_totals.add(result)
+            self.watch.held_out(batch.sample_ids, result.loss)
 
     def first_choices(self, batch: Batch) -> Tensor:
         """`TttResult.choices` of a held-out batch. Every rank calls it with the same batch, or none does."""
@@ -86,8 +88,18 @@ class DrafterModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.val_figures = self.val_totals.take(self.sum_over_ranks)
+        self.watch.check_held_out(self.trainer.global_step, self.val_figures.loss)
         # For the choice of the best checkpoint; the metrics callback reports them.
         self.log_dict(self.val_figures.metrics("val"), logger=False)
+
+    def check_finite(self) -> None:
+        """Losses, gradients and weights up to now: on every rank, before the weights are measured or saved.
+
+        Raises:
+            TrainingError: one of them is not finite.
+        """
+        self.watch.weights(self.trainer.global_step, self.drafter.parameters())
+        self.watch.check()
 
     def sum_over_ranks(self, sums: Tensor) -> Tensor:
         reduced = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
