@@ -28,6 +28,7 @@ from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, ConfigEr
 from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain_run import run_chains
 from eagle3.evaluation.figures import name_of
+from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.served import PAGE, run_served
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import TargetInfo, read_info
@@ -96,6 +97,7 @@ def measure(args: argparse.Namespace) -> None:
     info = read_info(args.target, text_prefix=cfg.target.text_prefix, trust_remote_code=cfg.target.trust_remote_code)
     out, drafter, reporter = args.out.resolve(), args.drafter.resolve(), ConsoleReporter()
     out.mkdir(parents=True, exist_ok=True)
+    (out / LOADS).unlink(missing_ok=True)  # it may be of another drafter, or of other overrides
     with reporter.stage("serve"):
         run_served(cfg, info, drafter, args.prepared, out, reporter, out / "logs")
     with reporter.stage("chain"):

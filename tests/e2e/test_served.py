@@ -7,9 +7,11 @@ rounding, so chain and server must count the same, answer by answer.
 import asyncio
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from tests.e2e.chat_model import write_tokenizer
@@ -34,6 +36,7 @@ from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain_run import run_chains
 from eagle3.evaluation.figures import NONE, UNTRAINED
 from eagle3.evaluation.load import Load, alive
+from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sameness import Difference, explain
 from eagle3.evaluation.servers import Servers, require_captured
 from eagle3.metrics import JsonlReporter
@@ -45,6 +48,9 @@ from eagle3.training.machine import Machine
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 SETTING = "s3k1d4"
 FAKES = Path(__file__).parent / "speculating"
+KEPT = 5
+TORN = '{"server": "s3k1d4", "round": 1, "tem'
+"""What kill -9 may leave."""
 WORDS = ("barn", "dust", "fill", "gost", "lan", "mest", "norn", "pill")
 
 
@@ -93,9 +99,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(served, "compare", asking_more(served.compare))
         patch.setenv("TORCHDYNAMO_DISABLE", "1")  # compiling takes longer than this test
         (folder / "served").mkdir()
-        reporter = JsonlReporter(folder / "served" / "metrics.jsonl")
-        served.run_served(cfg, info, folder / "drafter", None, folder / "served", reporter, folder / "logs")
+        said, logs = folder / "served" / "metrics.jsonl", folder / "logs"
+        with pytest.raises(KeyboardInterrupt):
+            served.run_served(cfg, info, folder / "drafter", None, folder / "served", Interrupting(said), logs)
+        with (folder / "served" / LOADS).open("a") as file:
+            file.write(TORN)
+        served.run_served(cfg, info, folder / "drafter", None, folder / "served", JsonlReporter(said), logs)
     return folder
+
+
+class Interrupting(JsonlReporter):
+    """Ctrl-C in the second round, when the first load without speculation is recorded."""
+
+    def progress(self, done: float, total: float, **fields: Any) -> None:
+        super().progress(done, total, **fields)
+        if done == KEPT:
+            raise KeyboardInterrupt
 
 
 def speculating(original: Any) -> Any:
@@ -108,9 +127,12 @@ def speculating(original: Any) -> Any:
 
 
 def asking_more(original: Any) -> Any:
-    """While the servers are up: the target finds its own token the likelier one, by as much as it is."""
+    """While the servers are up: the target finds its own token the likelier one, by as much as it is; one that has
+    nothing to do leaves the cores to the others.
+    """
 
     def compare(cfg: Config, servers: Servers, sets: Any, loads: list[Load]) -> Any:
+        assert cores(servers.use(SETTING).tree.members()) < 0.5, "without sleep_on_idle it is a whole one"
         own = loads[0]
         made_up = Difference(SETTING, own.replies[0].set, own.replies[0].key, 3, own.replies[0].output_ids[3], 7)
         server = servers.use(NONE)
@@ -127,8 +149,19 @@ def asking_more(original: Any) -> Any:
     return compare
 
 
+def cores(processes: list[psutil.Process]) -> float:
+    """How many they keep busy."""
+
+    def seconds() -> float:
+        return sum(process.cpu_times().user + process.cpu_times().system for process in processes)
+
+    before, began = seconds(), time.monotonic()
+    time.sleep(3)
+    return (seconds() - before) / (time.monotonic() - began)
+
+
 def loads_of(made: Path) -> list[Load]:
-    return [Load.of(json.loads(line)) for line in (made / "served" / served.LOADS).read_text().splitlines()]
+    return [Load.of(json.loads(line)) for line in (made / "served" / LOADS).read_text().splitlines()]
 
 
 def test_chain_and_server_count_the_same(made: Path) -> None:
@@ -145,8 +178,10 @@ def test_chain_and_server_count_the_same(made: Path) -> None:
 
 
 def test_rounds_in_turn_and_what_is_said_of_them(made: Path) -> None:
-    loads = loads_of(made)
-    assert [(load.round, load.server) for load in loads[::2]] == [(0, NONE), (0, SETTING), (1, NONE), (1, SETTING)]
+    done = [(load.round, load.server, load.concurrency) for load in loads_of(made)]
+    first, second = ([(round_, name, n) for name in (NONE, SETTING) for n in (1, 4)] for round_ in (0, 1))
+    # What is left of the second round is compared with a server of its own start.
+    assert done == [*first, second[0], *second, (0, UNTRAINED, 4)]
     summary = json.loads((made / "served" / "summary.json").read_text())
     assert summary["serve/best"] == SETTING
     assert summary["serve/speedup_min"] <= summary["serve/speedup"] <= summary["serve/speedup_max"]
@@ -157,6 +192,19 @@ def test_rounds_in_turn_and_what_is_said_of_them(made: Path) -> None:
     first = "**Slower than no speculation: " if summary["serve/speedup"] < 1 else f"**{summary['serve/speedup']:.2f}x"
     assert page.startswith(first)
     assert f"Greedy answers equal those without speculation, all {len(WORDS)} of every setting" in page
+
+
+def test_what_was_measured_before_a_stop_is_kept(made: Path) -> None:
+    rows = [json.loads(line) for line in (made / "served" / "metrics.jsonl").read_text().splitlines()]
+    notes = [row["note"] for row in rows if "note" in row]
+    told = "5 of 9 loads were measured before; 1 of them, without speculation, again for the rest of their round"
+    assert notes.count(told) == 1
+    progress = [(row["progress"]["done"], row["progress"]["total"]) for row in rows if "progress" in row]
+    assert progress == [*((n, 9) for n in range(1, KEPT + 1)), *((n, 10) for n in range(KEPT + 1, 11))]
+    summary = json.loads((made / "served" / "summary.json").read_text())
+    assert summary["eval/loads_kept"] == KEPT
+    assert summary["eval/seconds"] > sum(load.seconds for load in loads_of(made))
+    assert "stopped after 5 loads and continued" in (made / "served" / "served.md").read_text()
 
 
 def test_random_weights_gain_nothing(made: Path) -> None:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from tests.evaluation.recorded_loads import SETTING, loads
 
-from eagle3.config.schema import Config, DatasetConfig, DraftSetting, ServerConfig, TargetConfig
+from eagle3.config.schema import (
+    Config,
+    DatasetConfig,
+    DraftSetting,
+    EvaluateConfig,
+    ServerConfig,
+    ServerFlags,
+    TargetConfig,
+)
 from eagle3.errors import DataError, ServerError
 from eagle3.evaluation.figures import NONE, best_of, cells_of, summary_of
 from eagle3.evaluation.load import Load, Reply
@@ -15,6 +23,8 @@ from eagle3.evaluation.sameness import Difference, Explained, differences
 from eagle3.evaluation.served import served_command
 from eagle3.evaluation.served_page import page
 from eagle3.evaluation.servers import require_captured
+
+NOISY = loads([0.9, 0.8, 0.7])
 
 
 def summary(speed_ups: list[float]) -> dict[str, object]:
@@ -26,6 +36,20 @@ def summary(speed_ups: list[float]) -> dict[str, object]:
         "eval/boundaries_read_back": "2,4,5",
     }
     return summary_of(cells) | more
+
+
+def test_noise_is_said() -> None:
+    """A machine that is not quiet, and rounds that do not agree."""
+    slow = [dataclasses.replace(load, seconds=load.seconds * 1.5) if load.round == 1 else load for load in NOISY]
+    quiet, noisy = (page(cells_of(given), summary([0.9, 0.8, 0.7]), []) for given in (NOISY, slow))
+    assert "varied" not in quiet
+    assert "agree" not in quiet
+    assert noisy.split("\n\n")[1] == (
+        "The rate without speculation itself varied by 33% between rounds (13.3 to 20.0 tokens/s at concurrency 1, "
+        "temperature 0): the machine is not quiet."
+    )
+    torn = page(cells_of(loads([0.9, 1.2])), summary([0.9, 1.2]), [])
+    assert torn.split("\n\n")[1] == "The rounds do not agree whether it is faster."
 
 
 def test_acceptance_is_counted_by_position() -> None:
@@ -69,7 +93,7 @@ def test_a_server_without_histograms_counts_tokens_a_pass() -> None:
 
 
 def test_a_round_without_its_own_measure_of_none_is_refused() -> None:
-    with pytest.raises(DataError, match="rounds \\[1\\] of s3k1d4"):
+    with pytest.raises(DataError, match="round 1 of s3k1d4"):
         cells_of(load for load in loads([1.5, 1.4]) if (load.server, load.round) != (NONE, 1))
 
 
@@ -146,12 +170,13 @@ def test_loads_are_read_back() -> None:
         assert Load.of(json.loads(json.dumps(dataclasses.asdict(load)))) == load
 
 
-def cuda_config() -> Config:
+def cuda_config(*, beside: bool = False, **flags: bool) -> Config:
     return Config(
         name="t",
         target=TargetConfig("t", "some/model"),
         dataset=DatasetConfig("d", "d.jsonl"),
-        server=ServerConfig(device="cuda"),
+        server=ServerConfig(device="cuda", flags=ServerFlags(common={**flags})),
+        evaluate=EvaluateConfig(kind="served", beside=beside),
     )
 
 
@@ -169,6 +194,18 @@ def test_both_servers_have_the_same_flags_but_for_the_drafts(tmp_path: Path) -> 
     assert {**drafted.flags} == {**plain.flags, **more}
     assert drafted.added_env == plain.added_env
     assert not any("graph" in flag for flag in drafted.flags), "CUDA graphs stay on"
+
+
+def test_servers_beside_each_other_sleep_while_they_wait(tmp_path: Path) -> None:
+    """An idle scheduler keeps a core busy, and takes from the server that is measured."""
+
+    def sleeping(cfg: Config) -> list[bool]:
+        commands = [served_command(cfg, Path("M"), Path("D"), draft, tmp_path) for draft in (None, DraftSetting())]
+        return ["--sleep-on-idle" in command.argv for command in commands]
+
+    assert sleeping(cuda_config(beside=True)) == [True, True]
+    assert sleeping(cuda_config()) == [False, False], "one server at a time has the machine for itself"
+    assert sleeping(cuda_config(beside=True, sleep_on_idle=False)) == [False, False], "asked for"
 
 
 def test_other_boundaries_than_trained_on_fail_loudly(tmp_path: Path) -> None:

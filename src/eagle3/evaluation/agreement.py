@@ -10,7 +10,7 @@ from eagle3.errors import DataError
 from eagle3.evaluation.chain_run import CHAINS
 from eagle3.evaluation.figures import accept_length
 from eagle3.evaluation.load import Load, Reply
-from eagle3.evaluation.served import LOADS
+from eagle3.evaluation.recorded import LOADS
 
 TOLERANCE = 0.02
 """Of the accept length. Passes of other kernels round otherwise, and now and then an answer goes another way."""

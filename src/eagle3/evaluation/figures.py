@@ -55,6 +55,11 @@ class Cell:
     speed_ups: list[float]
 
     @property
+    def spread(self) -> float:
+        """Largest less smallest tokens/s of the rounds, over their median."""
+        return (max(self.rates) - min(self.rates)) / self.rate
+
+    @property
     def break_even(self) -> float:
         """The accept length at which this setting would gain nothing: passes cost what they cost."""
         return self.accept_length / self.speed_up
@@ -75,24 +80,35 @@ class Cell:
 
 
 def cells_of(loads: Iterable[Load]) -> list[Cell]:
-    """One for each server, temperature and concurrency, in the order in which they came.
+    """One for each server, temperature and concurrency, in the order in which they came; none of the untrained.
 
-    Raises DataError where a round lacks its measurement without speculation.
+    A speed-up is over the last load of `none` that came before, in the same round: where a round was stopped, what came
+    later in it has one of its own.
+
+    Raises DataError where a load lacks that.
     """
     groups: dict[tuple[str, float, int], list[Load]] = {}
+    speed_ups: dict[tuple[str, float, int], list[float]] = {}
+    without: dict[tuple[int, float, int], float] = {}
     for load in loads:
-        groups.setdefault((load.server, load.temperature, load.concurrency), []).append(load)
-    return [_cell(*key, group, groups.get((NONE, *key[1:]), [])) for key, group in groups.items()]
+        if load.server == UNTRAINED:
+            continue
+        beside, key = (
+            (load.round, load.temperature, load.concurrency),
+            (load.server, load.temperature, load.concurrency),
+        )
+        if load.server == NONE:
+            without[beside] = load.rate
+        elif beside not in without:
+            raise DataError(f"round {load.round} of {load.server} was not measured without speculation before")
+        groups.setdefault(key, []).append(load)
+        speed_ups.setdefault(key, []).append(load.rate / without[beside])
+    return [_cell(*key, group, speed_ups[key]) for key, group in groups.items()]
 
 
-def _cell(server: str, temperature: float, concurrency: int, loads: list[Load], without: list[Load]) -> Cell:
-    base = {load.round: load.rate for load in without}
-    lacking = [load.round for load in loads if load.round not in base]
-    if lacking:
-        raise DataError(f"rounds {lacking} of {server} were not measured without speculation")
+def _cell(server: str, temperature: float, concurrency: int, loads: list[Load], speed_ups: list[float]) -> Cell:
     replies = [reply for load in loads for reply in load.replies]
     rates = [load.rate for load in loads]
-    speed_ups = [load.rate / base[load.round] for load in loads]
     reached, accepted, passes = _sums(replies, _steps_of(server))
     return Cell(
         server=server,

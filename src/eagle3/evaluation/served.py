@@ -1,9 +1,8 @@
 """`evaluate=served`: the target with and without the drafter, on the same flags, in turn, under the same loads."""
 
 import asyncio
-import dataclasses
-import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,18 @@ from eagle3.evaluation.figures import NONE, UNTRAINED, accept_length, cells_of, 
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import PromptSets, load_prompts
+from eagle3.evaluation.recorded import LOADS, Wanted, missing, plan_of, read_loads, record
 from eagle3.evaluation.sameness import Difference, Explained, differences, explain
 from eagle3.evaluation.served_page import page
 from eagle3.evaluation.servers import Servers
 from eagle3.evaluation.untrained import export_untrained
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
-from eagle3.server.flags import ServerCommand, server_command
+from eagle3.server.flags import QUIET_FLAGS, ServerCommand, server_command
 from eagle3.server.patches import dump_versions
 from eagle3.target.info import TargetInfo
 
-LOADS, DIFFERENCES, PAGE = "loads.jsonl", "differences.json", "served.md"
+DIFFERENCES, PAGE = "differences.json", "served.md"
 
 
 def served_command(
@@ -44,7 +44,9 @@ def served_command(
             "speculative_eagle_topk": draft.topk,
             "speculative_num_draft_tokens": draft.tokens,
         }
-    command = server_command(cfg, "serving", target, extra=flags, capture=capture)
+    # One is measured while the others wait: a scheduler that looks for work without a pause takes its core, and heat.
+    quiet = QUIET_FLAGS if cfg.evaluate.beside else {}
+    command = server_command(cfg, "serving", target, extra=flags, defaults=quiet, capture=capture)
     if not dump_versions().loads_plugins(command.sglang_version):
         raise ConfigError(
             f"server.python: SGLang {command.sglang_version} loads no plugins, so what it captures for a drafter can't "
@@ -58,12 +60,15 @@ def run_served(
 ) -> dict[str, Any]:
     """Measures and writes `summary.json`, `served.md`, `loads.jsonl` (every reply) and `differences.json` into `out`.
 
+    Loads that `out` has are kept, and the others measured: it must be the folder of this configuration alone.
+
     Args:
         prompts: folder of prepare; None where what the drafter was trained on is not known.
 
     Raises:
         Eagle3Error: the drafter is faulty. ConfigError: the installed SGLang can't serve it.
         ServerError: a server did not start or died, or captures other boundaries than the drafter was trained on.
+        DataError: `out` has loads of another evaluation.
     """
     began = time.perf_counter()
     loaded = checked(drafter, target, cfg.server.python)
@@ -75,22 +80,31 @@ def run_served(
     version = commands[NONE].sglang_version
     if lacking := not_served(loaded.drafter.shape, version):
         raise ConfigError(f"{drafter}: {'; '.join(lacking)}")
-    if cfg.evaluate.untrained:
+    plan = plan_of(cfg.evaluate)
+    kept = read_loads(out / LOADS, plan, sets.prompts)
+    left = missing(plan, kept)
+    if kept:
+        reporter.note(_told(plan, kept, left))
+    needed = {wanted.server for wanted in left}
+    if UNTRAINED in needed:
         export_untrained(loaded, target, out / UNTRAINED, cfg.seed, version)
         of_untrained = (target.path, out / UNTRAINED, cfg.evaluate.drafts[0], out / "capture" / UNTRAINED)
         commands[UNTRAINED] = served_command(cfg, *of_untrained)
+    # `none` explains differences at the end, whatever is still to be measured.
+    commands = {name: command for name, command in commands.items() if name in needed or name == NONE}
     servers = Servers(cfg, commands, loaded.boundaries, sets, logs, reporter)
     with servers.running():
-        loads = measure(cfg, servers, sets, out, reporter)
+        loads = measure(cfg, servers, sets, left, kept, out, reporter)
         explained, noise = compare(cfg, servers, sets, loads)
-        untrained = measure_untrained(cfg, servers, sets) if cfg.evaluate.untrained else None
     write_json(out / DIFFERENCES, [e.row() for e in explained])
     cells = cells_of(loads)
     summary = {
         **summary_of(cells),
         "eval/sequences": len(sets.prompts),
         "eval/boundaries_read_back": ",".join(map(str, loaded.boundaries)),
-        "eval/seconds": time.perf_counter() - began,
+        "eval/loads_kept": len(kept),
+        # Not what the stopped evaluation took beside its loads: the starts of its servers, and the load it lost.
+        "eval/seconds": time.perf_counter() - began + sum(load.seconds for load in kept),
     }
     if 0.0 in cfg.evaluate.temperatures:
         summary |= {
@@ -98,8 +112,9 @@ def run_served(
             "eval/greedy_unexplained": sum(not e.is_tie for e in explained),
             "eval/greedy_differences_without": noise,
         }
-    if untrained is not None:
-        summary["eval/untrained/accept_length"] = accept_length(untrained.replies)
+    for load in loads:
+        if load.server == UNTRAINED:
+            summary["eval/untrained/accept_length"] = accept_length(load.replies)
     (out / PAGE).write_text(page(cells, summary, explained), encoding="utf-8")
     write_json(out / "summary.json", summary)
     reporter.log({k: v for k, v in summary.items() if not isinstance(v, str)}, step=len(loads))
@@ -108,40 +123,42 @@ def run_served(
     return summary
 
 
-def measure(cfg: Config, servers: Servers, sets: PromptSets, out: Path, reporter: Reporter) -> list[Load]:
-    """Every load on every server, in turn, round by round; each is recorded as it comes."""
-    wanted = cfg.evaluate
-    loads: list[Load] = []
-    measured = [name for name in servers.commands if name != UNTRAINED]
-    total = wanted.rounds * len(measured) * len(wanted.temperatures) * len(wanted.concurrency)
-    with (out / LOADS).open("w", encoding="utf-8") as file:
-        for round_ in range(wanted.rounds):
-            for name in measured:
-                server = servers.use(name)
-                for temperature in wanted.temperatures:
-                    for concurrency in wanted.concurrency:
-                        given = (sets.prompts, sets.end_ids, temperature, concurrency, wanted.max_new_tokens)
-                        load = asyncio.run(put_load(server, name, round_, *given))
-                        loads.append(load)
-                        file.write(json.dumps(dataclasses.asdict(load)) + "\n")
-                        shown = {"server": name, "tokens_per_s": round(load.rate, 1)}
-                        reporter.progress(len(loads), total, unit="loads", **shown)
+def _told(plan: Sequence[Wanted], kept: Sequence[Load], left: Sequence[Wanted]) -> str:
+    before = {Wanted.of(load) for load in kept}
+    again = len(before & {*left})
+    told = f"{len(before)} of {len(plan)} loads were measured before"
+    return f"{told}; {again} of them, without speculation, again for the rest of their round" if again else told
+
+
+def measure(
+    cfg: Config,
+    servers: Servers,
+    sets: PromptSets,
+    left: Sequence[Wanted],
+    kept: Sequence[Load],
+    out: Path,
+    reporter: Reporter,
+) -> list[Load]:
+    """The loads kept, and after them every one that is left, in its order; each is recorded as it comes."""
+    loads, total = [*kept], len(kept) + len(left)
+    with (out / LOADS).open("ab") as file:
+        for wanted in left:
+            given = (sets.prompts, sets.end_ids, wanted.temperature, wanted.concurrency, cfg.evaluate.max_new_tokens)
+            load = asyncio.run(put_load(servers.use(wanted.server), wanted.server, wanted.round, *given))
+            record(file, load)
+            loads.append(load)
+            shown = {"server": wanted.server, "tokens_per_s": round(load.rate, 1)}
+            reporter.progress(len(loads), total, unit="loads", **shown)
     return loads
-
-
-def measure_untrained(cfg: Config, servers: Servers, sets: PromptSets) -> Load:
-    """Of random weights nothing is accepted, greedily: a measure that finds more flatters the trained ones too."""
-    given = (sets.prompts, sets.end_ids, 0.0, max(cfg.evaluate.concurrency), cfg.evaluate.max_new_tokens)
-    return asyncio.run(put_load(servers.use(UNTRAINED), UNTRAINED, 0, *given))
 
 
 def compare(cfg: Config, servers: Servers, sets: PromptSets, loads: list[Load]) -> tuple[list[Explained], int]:
     """Greedy answers with drafts against those without, one request at a time where that was measured.
 
     Returns:
-        (every difference, explained; in how many answers the target differs from itself in another round).
+        (every difference, explained; in how many answers the target differs from itself when it is measured again).
     """
-    greedy = [load for load in loads if load.temperature == 0]
+    greedy = [load for load in loads if load.temperature == 0 and load.server != UNTRAINED]
     if not greedy:
         return [], 0
     least = min(cfg.evaluate.concurrency)

@@ -8,6 +8,8 @@ from eagle3.evaluation.sameness import TIE_NATS, Explained
 
 UNTRAINED_AT_MOST = 1.1
 """Accept length of random weights, which guess one token in thousands."""
+QUIET_AT_MOST = 0.1
+"""Spread of a server's own rate over the rounds, on a machine that does nothing else."""
 
 
 def page(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[Explained]) -> str:
@@ -36,11 +38,14 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
             f"**A drafter of random weights has accept length {untrained:.2f} here, and should have 1.0**: "
             "these figures flatter; do not believe them before that is understood."
         )
+    if said := _noise(cells, best):
+        yield said
     yield (
         f"Accept length {best.accept_length:.2f}; it breaks even at {best.break_even:.2f}. "
         f"{_rate(best.rate)} tokens/s against {_rate(summary['serve/tokens_per_s_without'])}. "
         f"The server's captured boundaries were read back while it served: {summary['eval/boundaries_read_back']}."
         + ("" if untrained is None else f" The same drafter with random weights: accept length {untrained:.2f}.")
+        + _stopped(summary.get("eval/loads_kept", 0))
     )
     yield _speed(cells)
     yield _acceptance(cells)
@@ -49,8 +54,30 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
         yield _greedy(summary, explained)
 
 
+def _noise(cells: Sequence[Cell], best: Cell) -> str:
+    """Empty where the rounds agree."""
+    said = []
+    if min(best.speed_ups) < 1 < max(best.speed_ups):
+        said.append("The rounds do not agree whether it is faster.")
+    worst = max((cell for cell in cells if cell.server == NONE), key=lambda cell: cell.spread)
+    if worst.spread > QUIET_AT_MOST:
+        rates = f"{_rate(min(worst.rates))} to {_rate(max(worst.rates))} tokens/s"
+        said.append(
+            f"The rate without speculation itself varied by {worst.spread:.0%} between rounds ({rates} at concurrency "
+            f"{worst.concurrency}, temperature {worst.temperature:g}): the machine is not quiet."
+        )
+    return " ".join(said)
+
+
 def _rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.1f}"
+
+
+def _stopped(kept: int) -> str:
+    """Loads of before a stop."""
+    if not kept:
+        return ""
+    return f" The evaluation was stopped after {kept} loads and continued; no speed-up compares loads across that."
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

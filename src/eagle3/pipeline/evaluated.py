@@ -15,6 +15,7 @@ from eagle3.config.provenance import file_sha256
 from eagle3.evaluation.sets import HELD_OUT, prompt_file, require_sets, set_name
 from eagle3.evaluation.trained_on import trained_on
 from eagle3.server.arguments import installed
+from eagle3.server.flags import QUIET_FLAGS
 from eagle3.target.info import TargetInfo
 
 REVISION = 4
@@ -102,7 +103,7 @@ def _served(cfg: Config, before: Before) -> dict[str, Any]:
             "tp": server.tp,
             "dtype": server.dtype,
             "env": server.env,
-            "flags": {**server.flags.common, **server.flags.serving},
+            "flags": {**(QUIET_FLAGS if wanted.beside else {}), **server.flags.common, **server.flags.serving},
             "nccl": cfg.nccl.serving.env,
             "trust_remote_code": cfg.target.trust_remote_code,
             "machine": socket.gethostname(),

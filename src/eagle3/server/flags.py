@@ -30,6 +30,9 @@ PLUGINS = "SGLANG_PLUGINS"
 OUR_PLUGINS = ("eagle3_hs_dump", "eagle3_capture_report", "eagle3_cpu_mla")
 _SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 HIDDEN = "***"
+QUIET_FLAGS = {"sleep_on_idle": True}
+"""Of a server that shares its cores: its scheduler waits for a request, where it would look for one all the time. It
+waits only with nothing running or queued, and wakes at once."""
 RESERVED_TOKENS = 7
 """SGLang takes prompts up to its context length less this."""
 
@@ -104,6 +107,7 @@ def server_command(
     *,
     dump: Path | None = None,
     extra: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     capture: Path | None = None,
 ) -> ServerCommand:
     """Command and environment of the server for a role. Starts nothing and imports neither torch nor SGLang.
@@ -112,6 +116,7 @@ def server_command(
         model: local folder of the target (or its hub id, for a plan).
         dump: the dataset's `work/` folder; required for extraction.
         extra: flags of the caller, e.g. speculation with a drafter; they win over `server.flags`.
+        defaults: flags that `server.flags` may change, left out where this SGLang has no such flag.
         capture: folder in which a serving server reports the boundaries that it captures for a drafter.
 
     Raises:
@@ -131,7 +136,8 @@ def server_command(
     if cfg.target.trust_remote_code:
         flags["trust_remote_code"] = True
     flags |= fixed
-    soft = {name: value for name, value in _defaults(cfg).items() if sglang.takes(name)}
+    given = {**_defaults(cfg), **(defaults or {})}
+    soft = {name: value for name, value in given.items() if sglang.takes(name)}
     chosen = _chosen(cfg, role, fixed, sglang)
     flags |= {**soft, **chosen, **(extra or {})}
     for name in flags:
@@ -167,7 +173,8 @@ def _defaults(cfg: Config) -> dict[str, Any]:
     # Without `max_total_tokens` SGLang sizes its cache from all of the machine's memory. The fraction takes nothing: it
     # bounds weights, cache and whatever other programs take while the server starts, and past it SGLang gives up.
     room = max(16384, 4 * cfg.dataset.max_length)
-    return {"mem_fraction_static": 0.9, "max_total_tokens": room, "sampling_backend": "pytorch", "sleep_on_idle": True}
+    flags = {"mem_fraction_static": 0.9, "max_total_tokens": room, "sampling_backend": "pytorch"}
+    return flags | QUIET_FLAGS
 
 
 def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed) -> dict[str, Any]:
