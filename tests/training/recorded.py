@@ -21,7 +21,7 @@ RECORDED = "recorded.safetensors"
 
 def whole(tensor: Tensor) -> Tensor:
     """All of what ranks may have shared out."""
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 
 def record(patch: Any = setattr) -> dict[str, Tensor]:

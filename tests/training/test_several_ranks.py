@@ -1,6 +1,6 @@
 """Training on several ranks, real processes that talk through gloo: the same gradients, weights, and figures as on one.
 
-On the CPU. What NCCL does between GPUs is not seen here.
+Where there are two GPUs, gradients and weights through NCCL as well.
 """
 
 import os
@@ -79,13 +79,17 @@ def undisturbed(folder: Path) -> Path:
     return out
 
 
+ON_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", pytest.param("gpu", marks=ON_GPUS)])
 @pytest.mark.parametrize(("strategy", "num_layers"), [("ddp", 1), ("ddp", 2), ("sharded", 2)])
 def test_gradients_and_weights_are_those_of_one_process(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, num_layers: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, num_layers: int, accelerator: str
 ) -> None:
     """Two ranks that accumulate two micro-batches each, against one that accumulates four; AdamW, clipped, 3 epochs."""
-    trainer = {"tokens_per_batch": 64, "epochs": 3}
-    drafter, name = {"num_layers": num_layers}, f"{strategy}-{num_layers}"
+    trainer = {"tokens_per_batch": 64, "epochs": 3, "accelerator": accelerator}
+    drafter, name = {"num_layers": num_layers}, f"{strategy}-{num_layers}-{accelerator}"
     one = load_job(folder, folder / f"one-{name}", trainer=trainer | {"accumulate": 4}, drafter=drafter)
     with monkeypatch.context() as patch:
         expected = record(patch.setattr)
