@@ -1,6 +1,7 @@
 """`evaluate=chain` from a job: prepared conversations, shipped prompts, a drafter of ours and one of others."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ from eagle3.data.prepare import run_prepare
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
+from eagle3.errors import Eagle3Error
+from eagle3.evaluation.chain import run_chain
 from eagle3.evaluation.main import main
+from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import load_prompts
+from eagle3.evaluation.trained_on import Asked, key_of, trained_on
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import read_info
 
@@ -50,7 +55,7 @@ def config(folder: Path, **evaluate: Any) -> dict[str, Any]:
 
 
 def evaluate(folder: Path, out: str, measured: Path, **changes: Any) -> dict[str, Any]:
-    (folder / out).mkdir()
+    (folder / out).mkdir(exist_ok=True)
     job = {
         "config": config(folder, **changes),
         "dataset": str(folder / "no-states"),
@@ -87,6 +92,105 @@ def test_one_that_was_made_by_others(made: Path) -> None:
     found = evaluate(made, "eval-theirs", folder, drafter=str(folder))
     assert found["eval/rounds"] > 0
     assert "eval/untrained/accept_length" not in found
+
+
+def test_a_killed_one_goes_on(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is on the disk, with half a line at its end, as kill -9 leaves it; no prompt is asked twice."""
+    whole = evaluate(made, "undisturbed", made / "drafter")
+    lines = (made / "undisturbed" / "chains.jsonl").read_bytes().splitlines(keepends=True)
+    (made / "killed").mkdir()
+    (made / "killed" / "chains.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:40])
+    asked: list[list[int]] = []
+
+    def counted(*arguments: Any) -> Any:
+        asked.append(arguments[2])
+        return run_chain(*arguments)
+
+    monkeypatch.setattr("eagle3.evaluation.chain_run.run_chain", counted)
+    found = evaluate(made, "killed", made / "drafter")
+    assert len(asked) == 2 * (6 - 4), "two drafters, two prompts"
+    assert {**found, "eval/seconds": 0} == {**whole, "eval/seconds": 0}
+    rows = [json.loads(line) for line in (made / "killed" / "chains.jsonl").read_text().splitlines()]
+    assert [without_time(row) for row in rows] == [without_time(json.loads(line)) for line in lines]
+
+    # Answers of another measurement, or to another prompt, are none of this one.
+    asked.clear()
+    evaluate(made, "killed", made / "drafter", max_new_tokens=11)
+    assert len(asked) == 12
+    rows = [json.loads(line) | {"asked": "0"} for line in lines[:1]] + [json.loads(line) for line in lines[1:]]
+    (made / "killed" / "chains.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[1], 7]))
+    asked.clear()
+    evaluate(made, "killed", made / "drafter")
+    assert len(asked) == 2
+    assert len((made / "killed" / "chains.jsonl").read_text().splitlines()) == 6
+
+
+def without_time(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def test_the_drafter_of_another_model_is_refused(made: Path) -> None:
+    shutil.copytree(made / "drafter", made / "strange")
+    config = json.loads((made / "strange" / "config.json").read_text())
+    config["eagle3"]["target"]["fingerprint"] = "0" * 64
+    (made / "strange" / "config.json").write_text(json.dumps(config))
+    info = read_info(made / "model")
+    with pytest.raises(Eagle3Error, match="strange was trained for another model"):
+        checked(made / "strange", info, None)
+    checked(made / "drafter", info, None)
+
+
+def split(made: Path, seed: int) -> Path:
+    """The same conversations, held out otherwise."""
+    folder = made / f"prompts-{seed}"
+    if not folder.is_dir():
+        folder.mkdir()
+        cfg = load(config(made))
+        cfg.dataset.seed = seed
+        run_prepare(cfg, read_info(made / "model"), folder, JsonlReporter(made / "other.jsonl"), made / "logs")
+    return folder
+
+
+def carrying(made: Path, name: str, prepare: str | None) -> Path:
+    """The drafter with the provenance of a run whose prepare had that folder."""
+    folder = made / name
+    shutil.copytree(made / "drafter", folder)
+    if prepare is not None:
+        (folder / "provenance.json").write_text(json.dumps({"artifacts": {"prepare": prepare}}))
+    return folder
+
+
+def test_held_out_of_another_split_is_not_asked_where_it_was_trained_on(made: Path, tmp_path: Path) -> None:
+    other = split(made, 5)
+    theirs, ours = Asked.of(other), Asked.of(made / "prompts")
+    held_out = {key_of(ids) for ids in ours.held_out.values()}
+    assert held_out & theirs.trained, "else there is nothing to see"
+    drafter = carrying(made, "of-another-split", str(other))
+    reporter = JsonlReporter(tmp_path / "said.jsonl")
+    cfg = load(config(made, prompts=["held_out", "code"], drafter=str(drafter), limit=100))
+    sets = load_prompts(cfg, read_info(made / "model"), made / "prompts", reporter)
+    asked = {key_of(prompt.input_ids) for prompt in sets.prompts if prompt.set == "held_out"}
+    assert asked == held_out - theirs.trained
+    assert sets.trained_on == len([ids for ids in ours.held_out.values() if key_of(ids) in theirs.trained])
+    assert sets.training_known
+
+
+@pytest.mark.parametrize("prepare", [None, "/gone/0123456789abcdef"])
+def test_where_it_is_not_known_that_is_said(made: Path, tmp_path: Path, prepare: str | None) -> None:
+    drafter = carrying(made, f"unknown-{prepare is None}", prepare)
+    reporter = JsonlReporter(tmp_path / "said.jsonl")
+    cfg = load(config(made, drafter=str(drafter)))
+    sets = load_prompts(cfg, read_info(made / "model"), made / "prompts", reporter)
+    assert not sets.training_known
+    assert sets.trained_on == 0
+    assert "what the drafter was trained on is not known" in (tmp_path / "said.jsonl").read_text()
+
+
+def test_what_it_was_trained_on_is_found_beside_where_it_has_moved(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "0123456789abcdef").symlink_to(split(made, 5))
+    (tmp_path / "fedcba9876543210").symlink_to(made / "prompts")
+    drafter = carrying(made, "moved", "/gone/0123456789abcdef")
+    assert trained_on(str(drafter), tmp_path / "fedcba9876543210").folder == tmp_path / "0123456789abcdef"
 
 
 def test_nothing_is_asked_that_was_trained_on(made: Path, tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Simulated acceptance against a recomputation that drafts position by position, from the exported files alone."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.drafter.reference import Setting, training_time_test
 from tests.training.made import BOUNDARIES, load_job, make_job, write_job
 from tests.training.running import run
@@ -138,3 +139,27 @@ def test_a_drafter_of_another_kind_is_refused(
     errors = capsys.readouterr().err
     assert errors.startswith("error: ")
     assert message in errors
+
+
+def test_what_a_given_drafter_was_trained_on_is_left_out(trained: Path) -> None:
+    """By the tokens before the answer, where its provenance names other prompts than this run's."""
+    drafter = trained / "given"
+    shutil.copytree(trained / "train" / "drafter", drafter)
+    other = trained / "0123456789abcdef"
+    shutil.copytree(trained / "prompts", other)
+    tensors = load_file(other / "prompts.safetensors")
+    ours = tensors["held_out"].clone()
+    tensors["held_out"] = ours & (torch.arange(len(ours)) % 2 == 0)  # every other one of ours was trained on
+    save_file(tensors, other / "prompts.safetensors")
+    (drafter / "provenance.json").write_text(json.dumps({"artifacts": {"prepare": str(other)}}))
+    path = evaluation_job(trained, "eval-given", evaluate={"drafter": str(drafter)})
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"drafter": str(drafter)}))
+    assert main([str(path)]) == 0
+    found = json.loads((trained / "eval-given" / "summary.json").read_text())
+    saved = set(load_file(trained / "eval-given" / "sequences.safetensors")["sample_ids"].tolist())
+    assert saved == set(tensors["sample_ids"][tensors["held_out"] == 1].tolist())
+    assert found["eval/left_out"] == int(ours.sum()) - len(saved) > 0
+    assert found["eval/training_known"] == 1
+    tensors["held_out"] = 1 - ours
+    save_file(tensors, other / "prompts.safetensors")
+    assert main([str(path)]) == 1, "it has seen all of them"

@@ -1,8 +1,10 @@
 """What training and evaluation would refuse of a target is refused before a server starts, by a run and by a plan."""
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from tests.e2e.chat_model import write_chat_model, write_conversations
@@ -10,10 +12,16 @@ from tests.e2e.test_run import overrides
 from tests.pipeline.test_artifacts import Notes
 
 from eagle3 import config
+from eagle3.config.schema import DrafterConfig
+from eagle3.drafter.export import export_drafter
+from eagle3.drafter.model import Drafter
+from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError, Eagle3Error, TrainingError
 from eagle3.pipeline.child import run_child
+from eagle3.pipeline.inputs import keep_inputs
 from eagle3.pipeline.plan import print_plan
 from eagle3.pipeline.start import check_start
+from eagle3.target.info import read_info
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +29,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fit")
     write_chat_model(folder / "model")
     write_conversations(folder / "chat.jsonl", 4)
+    (folder / "bad.jsonl").write_text('{"prompt": "fine"}\n{"prompt": null}\n')
+    (folder / "held_out.jsonl").write_text('{"prompt": "fine"}\n')
     return folder
 
 
@@ -49,6 +59,10 @@ def composed(place: Path, *more: str) -> config.Config:
         (["layers.boundaries=null"], "layers.boundaries: null means"),
         (["bench.in_run=true", "bench.prefill_tokens=100000"], "bench: sequences of 100000 tokens"),
         (["evaluate.drafter={place}/model"], "model: "),
+        (["evaluate=chain", "evaluate.max_new_tokens=100000"], "evaluate.max_new_tokens: 100000 leaves no room"),
+        (["evaluate=chain", "evaluate.prompts=[{place}/bad.jsonl]"], "bad.jsonl:2: no messages"),
+        (["evaluate=chain", "evaluate.prompts=[held_out,{place}/held_out.jsonl]"], "would be called held_out"),
+        (["evaluate=chain", "evaluate.prompts=[gone.jsonl]"], "evaluate.prompts: gone.jsonl is no file"),
     ],
 )
 def test_what_does_not_fit_the_target_is_refused_at_the_start(place: Path, more: list[str], says: str) -> None:
@@ -62,6 +76,52 @@ def test_what_does_not_fit_the_target_is_refused_at_the_start(place: Path, more:
 
 def test_what_a_run_does_not_come_to_is_not_refused(place: Path) -> None:
     check_start(composed(place, "drafter.draft_vocab_size=100000", "until=extract"))
+
+
+def test_a_gpu_that_is_not_there_is_told_with_what_works(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError) as raised:
+        check_start(composed(place, "server=cuda", "trainer=gpu", "evaluate=served"))
+    told = re.search(r"choose (\S.*?),", str(raised.value))
+    assert told is not None
+    check_start(composed(place, *told[1].split()))
+
+
+def test_only_a_gpu_that_is_used_is_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"^trainer\.accelerator=gpu: torch"):
+        check_start(composed(place, "trainer=gpu"))
+    with pytest.raises(ConfigError, match=r"^server\.device=cuda: torch"):
+        check_start(composed(place, "server=cuda", "until=prepare", "prepare.regenerate=true"))
+    check_start(composed(place, "server=cuda", "trainer=gpu", "until=prepare"))
+    target = read_info(place / "model")
+    drafter = Drafter(DrafterShape.build(DrafterConfig(draft_vocab_size=32), target, 3))
+    export_drafter(drafter, torch.arange(32), [1, 2, 3], target, place / "given", "0.5.23")
+    check_start(composed(place, "server=cuda", "evaluate=chain", f"evaluate.drafter={place / 'given'}"))
+
+
+def test_a_plan_of_serving_has_every_server(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_plan(composed(place, "server=cuda", "evaluate=served"))
+    evaluate = capsys.readouterr().out.partition("evaluate: ")[2]
+    commands = dict(re.findall(r"^  server    (\w+): (.*)$", evaluate, re.MULTILINE))
+    assert list(commands) == ["none", "s2k1d3", "s3k1d4", "s5k1d6", "s4k4d16", "untrained"]
+    assert "speculative" not in commands["none"]
+    assert "--speculative-num-steps 5" in commands["s5k1d6"]
+    assert "/train/" in commands["s5k1d6"]
+    assert "/untrained" in commands["untrained"].partition("--speculative-draft-model-path")[2]
+
+
+def test_what_is_kept_of_a_run_is_found_from_anywhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    prompts = "evaluate.prompts=[held_out,chat,bad.jsonl]"
+    cfg = compose("config", [*overrides(place), "dataset.path=chat.jsonl", "evaluate.drafter=model", prompts])
+    keep_inputs(cfg)
+    assert cfg.dataset.path == str(place / "chat.jsonl")
+    assert cfg.evaluate.drafter == str(place / "model")
+    assert cfg.evaluate.prompts == ["held_out", "chat", str(place / "bad.jsonl")]
+    cfg = compose("config", [*overrides(place), "dataset.path=datasets/quickstart.jsonl"])
+    keep_inputs(cfg)
+    assert cfg.dataset.path == "datasets/quickstart.jsonl", "the project may be moved"
 
 
 @pytest.mark.parametrize(("code", "kind", "kept"), [(2, ConfigError, False), (1, TrainingError, True)])

@@ -69,6 +69,24 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert summary["train/tokens_per_s"] == pytest.approx(900, rel=0.05)
 
 
+@pytest.mark.parametrize(("known", "says"), [(1, "known; 3 that it had seen were left out"), (0, "not known: it may")])
+def test_a_drafter_that_was_given_is_named(tmp_path: Path, known: int, says: str) -> None:
+    some = inputs(tmp_path, "prepare", "extract", "evaluate")
+    some.cfg.evaluate.drafter = "/drafters/theirs"
+    summary = {"eval/accept_length": 1.5, "eval/cond_acc_step_0": 0.5, "eval/training_known": known, "eval/left_out": 3}
+    (some.stages[-1].folder / "summary.json").write_text(json.dumps(summary))
+    folder = write_report(tmp_path / "run", some)
+    page, text = (folder / "report.md").read_text(), shown(tmp_path / "run", some)
+    assert page.startswith("# quick: the drafter drafters/theirs on smollm2\n")
+    assert "| drafter | /drafters/theirs, measured as it was given |" in page
+    assert f"| trained on | {says}" in page
+    for said in (page, text):
+        assert "hidden states of" not in said
+        assert "untrained" not in said
+    assert "drafter  /drafters/theirs" in text
+    assert json.loads((folder / "summary.json").read_text())["drafter"] == "/drafters/theirs"
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_a_part_of_a_run(tmp_path: Path, count: int) -> None:
     some = inputs(tmp_path, *STAGES[:count])
