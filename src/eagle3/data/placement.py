@@ -13,6 +13,7 @@ from eagle3.data.json_file import write_json
 from eagle3.data.layout import FORMAT_VERSION, ShardLayout, StateShape
 from eagle3.data.skeleton import ShardIndex
 from eagle3.data.space import GIB
+from eagle3.data.whole_file import whole_file
 from eagle3.errors import DataError
 
 PROMPTS = "prompts.safetensors"
@@ -197,7 +198,8 @@ def write_placement(work: Path, placements: Sequence[Placement], nonce: str) -> 
         "length": [p.length for p in placements],
     }
     table = {name: np.concatenate(parts).astype(np.int64) for name, parts in columns.items()}
-    save_file(table, work / "placement.safetensors")
+    with whole_file(work / "placement.safetensors") as partial:
+        save_file(table, partial)
     head = {
         "format_version": FORMAT_VERSION,
         "nonce": nonce,

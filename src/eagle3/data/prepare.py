@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from eagle3.config.schema import Config, DatasetConfig
@@ -16,9 +15,9 @@ from eagle3.data.limits import longest_prompt
 from eagle3.data.offsets import IntArray
 from eagle3.data.prompts import EARLY_ROWS, Conversation, Tally, read_conversations
 from eagle3.data.prompts_file import write_summary
-from eagle3.data.space import disk_error
 from eagle3.data.split import held_out_sides
 from eagle3.data.tokenize import ConversationTokenizer, Tokenized, tokenizer_sha256
+from eagle3.data.whole_file import whole_file
 from eagle3.errors import DataError
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
@@ -168,14 +167,8 @@ def save_prompts(
         "sample_ids": np.array(sample_ids, np.int64),
         "held_out": held_out,
     }
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with whole_file(path) as partial:
         save_file(tensors, partial)
-        partial.replace(path)
-    except OSError as error:
-        raise disk_error(error, path) from error
-    except SafetensorError as error:  # how the library tells of a failed write
-        raise DataError(f"{path} could not be written: {error}. Is there room on its disk?") from error
 
 
 def _summary(

@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eagle3.data.whole_file import whole_file
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.plan import Plan
 
@@ -42,4 +43,5 @@ class BySequence:
     def save(self, folder: Path) -> None:
         """Writes sequences.safetensors: `sample_ids [n]` int64, `reached` and `accepted` `[n, steps]` int32."""
         tensors = {"sample_ids": self._ids, "reached": self._reached, "accepted": self._accepted}
-        save_file({name: torch.cat(parts) for name, parts in tensors.items()}, folder / FILE)
+        with whole_file(folder / FILE) as partial:
+            save_file({name: torch.cat(parts) for name, parts in tensors.items()}, partial)

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from eagle3.config.origin import read_origin, write_origin
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
 from eagle3.data.json_file import write_json
-from eagle3.data.targets import fill_target_top
+from eagle3.data.targets import fill_target_top, require_drafted
 from eagle3.data.token_text import TokenText
+from eagle3.data.whole_file import whole_file
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
@@ -81,7 +82,8 @@ def draft_vocabulary(job: Job, machine: Machine, data: HiddenStatesData, size: i
     counts = count_responses(torch.from_numpy(ids), torch.from_numpy(mask), job.target.vocab_size)
     chosen = choose_draft_ids(counts, size)
     if machine.rank == 0:
-        save_file({"draft_ids": chosen, "counts": counts}, job.out / "draft_vocabulary.safetensors")
+        with whole_file(job.out / "draft_vocabulary.safetensors") as partial:
+            save_file({"draft_ids": chosen, "counts": counts}, partial)
     return chosen, coverage(counts, chosen)
 
 
@@ -110,6 +112,7 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
         both, share = [data.train_set, data.held_out_set], machine.rank / machine.world
         assert frozen.head is not None
         fill_target_top(both, frozen.head, machine.device, reporter, begin=share)
+        require_drafted(*both, draft_ids, reporter)
         frozen = frozen.without_head()
         module = DrafterModule(drafter, frozen, job.config.loss, job.config.optim, budget.total_steps, job.plain)
         _fit(job, machine, data, budget, module, ReporterLogger(reporter), stop)

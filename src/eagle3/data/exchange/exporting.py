@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
 from eagle3.data.exchange.formats import Format, Stored, Tokens, as_tokens
 from eagle3.data.exchange.marker import EXPORT, claim, require_apart
@@ -15,13 +14,13 @@ from eagle3.data.layout import FINAL
 from eagle3.data.lock import hold
 from eagle3.data.shards import HiddenStates
 from eagle3.data.space import disk_error, require_space
+from eagle3.data.whole_file import whole_file
 from eagle3.errors import ConfigError, DataError, Eagle3Error
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 
 BYTES_PER_TOKEN, BYTES_PER_FILE = 16, 4096
 """Ids and masks of 8 bytes each; what a file takes beside its tensors."""
-PARTIAL = ".partial"
 
 
 def export_data(
@@ -168,12 +167,8 @@ def _is_whole(path: Path, form: Format, states: HiddenStates, i: int, columns: i
 def _save(path: Path, form: Format, stored: Stored) -> None:
     """Written beside and renamed: under its name a file is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + PARTIAL)
-    try:
+    with whole_file(path) as partial:
         form.save(partial, stored)
-    except (SafetensorError, RuntimeError) as error:  # how the libraries tell of a failed write
-        raise DataError(f"{path} could not be written: {error}. Is there room on its disk?") from error
-    partial.replace(path)
 
 
 def _all_tokens(states: HiddenStates) -> Iterator[Tokens]:
