@@ -26,11 +26,14 @@ def run(tmp_path: Path) -> tuple[TargetInfo, Path]:
     made = {
         "target": {"path": str(target.path), "name": "tiny", "source": "hub:me/tiny@abc"},
         "versions": {"torch": "2"},
+        "artifacts": {"prepare": "/a/prepare/12ab", "extract": "/a/extract/34cd/b3.4.6"},
     }
     (folder / "provenance.json").write_text(json.dumps(made))
     (folder / "config.yaml").write_text("loss: {ttt_steps: 5}\n")
     (folder / "report").mkdir()
-    (folder / "report" / "summary.json").write_text(json.dumps({"eval/accept_length": 2.345, "prepare/tokens": 12345}))
+    figures = {"eval/accept_length": 2.345, "prepare/tokens": 12345, "prepare/response_tokens": 6789}
+    figures |= {"train/sequences": 216, "train/held_out_sequences": 24}
+    (folder / "report" / "summary.json").write_text(json.dumps(figures))
     return target, folder
 
 
@@ -42,7 +45,7 @@ def spoken(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 
 def plain(config: dict[str, Any]) -> None:
     """As if trained without EAGLE-3.1's norm of the carried state."""
-    config["norm_output"] = config["eagle3"]["switches"]["norm_output"] = False
+    config["norm_output"] = config["eagle3"]["config"]["norm_output"] = False
 
 
 def ids(folder: Path) -> list[int]:
@@ -78,6 +81,11 @@ def test_the_model_card(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixt
         "--model-path me/tiny",
         "| accept length, simulated on held-out conversations | 2.35 |",
         "12,345",
+        "| of them in responses, held-out conversations included | 6,789 |",
+        "| sequences trained on | 216 |",
+        "| sequences held out | 24 |",
+        "| prepare | `12ab` |",
+        "| extract | `34cd/b3.4.6` |",
         "| layers | 1 |",
         "norm_output",
         "torch 2",

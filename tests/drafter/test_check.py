@@ -11,7 +11,8 @@ from tests.drafter.targets import make_target
 from torch import Tensor
 
 from eagle3.config.schema import DrafterConfig
-from eagle3.drafter.check import check_drafter, vocabulary_problems
+from eagle3.drafter.check import check_drafter
+from eagle3.drafter.check_tensors import vocabulary_problems
 from eagle3.drafter.load import load_drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import Eagle3Error
@@ -89,8 +90,8 @@ def with_ids(ids: list[int]) -> Callable[[dict[str, Any]], object]:
         (lambda c: c.update(fc_norm=True), "fc_norm.0.weight is missing"),
         (lambda c: c.update(norm_before_fc=True), "there is no input_norm.weight"),
         (lambda c: c.update(num_hidden_layers=2), "layers.1.mlp.up_proj.weight is missing"),
-        (lambda c: c.update(num_hidden_layers=0), "num_hidden_layers=0 is missing or of the wrong kind"),
-        (lambda c: c.pop("num_hidden_layers"), "'num_hidden_layers' is missing"),
+        (lambda c: c.update(num_hidden_layers=0), "num_hidden_layers is 0, expected a whole number"),
+        (lambda c: c.pop("num_hidden_layers"), "config.json: num_hidden_layers is missing"),
     ],
 )
 def test_faults_of_config(
@@ -132,7 +133,7 @@ def test_a_switch_of_ours_that_was_changed(tmp_path: Path, target: TargetInfo) -
     make_ours(tmp_path / "ours", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
     rewrite(tmp_path / "ours", lambda c: c.update(norm_output=True))
     assert check_drafter(tmp_path / "ours", target) == [
-        "config.json: norm_output is True, but it was trained with False"
+        "config.json: norm_output is True, but it was exported with False"
     ]
 
 

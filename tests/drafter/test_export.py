@@ -168,7 +168,7 @@ def test_config_is_checked(exported: Path, target: TargetInfo, key: str, value: 
 def test_a_damaged_folder_is_one_problem(exported: Path, target: TargetInfo) -> None:
     (exported / "model.safetensors").write_bytes(b"no")
     (problem,) = check_drafter(exported, target)
-    assert "not a drafter's folder" in problem
+    assert "not a readable safetensors file" in problem
     with pytest.raises(Eagle3Error, match="not a drafter's folder"):
         load_drafter(exported)
 

@@ -104,7 +104,9 @@ def write_dataset(folder: Path, metrics: bool = False) -> Path:
 
 
 def write_drafter(folder: Path) -> Path:
-    _json(folder / "config.json", {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 576})
+    sizes = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "intermediate_size"), 9)
+    sizes |= {"hidden_size": 576, "vocab_size": 1000, "max_position_embeddings": 2048}
+    _json(folder / "config.json", {"architectures": ["LlamaForCausalLMEagle3"], **sizes})
     save_file({"norm.weight": torch.ones(576)}, folder / "model.safetensors")
     return folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3 import __version__
-from eagle3.commands.origin import made_of
+from eagle3.commands.origin import made_of, part
 from eagle3.errors import Eagle3Error
 from eagle3.target.info import TargetInfo
 from eagle3.tracking.results import read_json
@@ -20,7 +20,9 @@ _FIGURES = (
     ("serve/break_even", "accept length at which there is no gain", "{:.2f}"),
     ("serve/tokens_per_s", "tokens/s", "{:,.0f}"),
     ("prepare/tokens", "tokens of the conversations", "{:,.0f}"),
-    ("prepare/response_tokens", "of them in responses, which it was trained on", "{:,.0f}"),
+    ("prepare/response_tokens", "of them in responses, held-out conversations included", "{:,.0f}"),
+    ("train/sequences", "sequences trained on", "{:,.0f}"),
+    ("train/held_out_sequences", "sequences held out", "{:,.0f}"),
 )
 _KINDS = {"chain": "of real drafts on held-out prompts, greedy", "served": "served, with the best setting measured"}
 _SIMULATED = "simulated on held-out conversations"
@@ -40,8 +42,10 @@ class Card:
 
 def write_card(out: Path, card: Card) -> None:
     """Writes `out`/README.md. Raises Eagle3Error where it can't be written."""
+    beside = out / "README.md.partial"
     try:
-        (out / "README.md").write_text("\n".join(_lines(out, card)) + "\n", encoding="utf-8")
+        beside.write_text("\n".join(_lines(out, card)) + "\n", encoding="utf-8")
+        beside.replace(out / "README.md")
     except OSError as error:
         raise Eagle3Error(f"{out}: the model card can't be written ({error})") from error
 
@@ -71,8 +75,15 @@ def _figures(made: Path) -> Iterator[tuple[str, str]]:
     """Of the run (report/summary.json), or of the training (summary.json)."""
     found: dict[str, Any] = read_json(made / "summary.json") | read_json(made / "report" / "summary.json")
     for name, text, form in _FIGURES:
-        if isinstance(value := found.get(name), int | float | str):
+        if isinstance(value := found.get(name), str if form == "{}" else int | float):
             yield text.format(kind=_KINDS.get(str(found.get("eval/kind")), _SIMULATED)), form.format(value)
+
+
+def _below(stage: str, folder: Path) -> str:
+    """The artifact's name: of an extraction the fingerprint and the boundaries."""
+    parts = folder.parts
+    above = max((i for i, name in enumerate(parts[:-1]) if name == stage), default=len(parts) - 2)
+    return "/".join(parts[above + 1 :])
 
 
 def _provenance(config: dict[str, Any], card: Card) -> Iterator[tuple[str, str]]:
@@ -84,11 +95,11 @@ def _provenance(config: dict[str, Any], card: Card) -> Iterator[tuple[str, str]]
     yield "layers", str(layer.get("num_hidden_layers"))
     on = [name for name in ("fc_norm", "norm_output") if config.get(name)]
     yield "switches", ", ".join(on) or "none (plain EAGLE-3)"
-    versions = {name: version for name, version in (made.get("versions") or {}).items() if version}
+    versions = {name: version for name, version in part(made, "versions").items() if version}
     if versions:
         yield "made with", ", ".join(f"{name} {version}" for name, version in versions.items())
-    if commit := (made.get("git") or {}).get("commit"):
-        yield "commit", f"`{commit}`" + (", changed" if (made.get("git") or {}).get("dirty") else "")
-    for stage, folder in (made.get("artifacts") or {}).items():
-        yield stage, f"`{Path(folder).name}`"
+    if commit := part(made, "git").get("commit"):
+        yield "commit", f"`{commit}`" + (", changed" if part(made, "git").get("dirty") else "")
+    for stage, folder in part(made, "artifacts").items():
+        yield stage, f"`{_below(stage, Path(str(folder)))}`"
     yield "exported by", f"eagle3 {__version__}"

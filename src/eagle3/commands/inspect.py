@@ -1,8 +1,6 @@
 """`eagle3 inspect PATH`: what a folder is, how it was made, its figures, and what can be done with it next."""
 
-import json
 import shlex
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from eagle3.commands.datasets import begun, dataset, exported, prepared
+from eagle3.commands.drafters import serve_command, target_of
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import Facts, checkpoint, extract_snapshot, made_by
 from eagle3.commands.sweeps import comparison, sweep
-from eagle3.commands.verify import target_of
 from eagle3.config.origin import read_origin
-from eagle3.errors import EXIT_DONE, ConfigError, DataError
+from eagle3.drafter.fields import IDS, LAYER, OWN, FaultyDrafterError, layout_of, read_config
+from eagle3.errors import EXIT_DONE, ConfigError, DataError, Eagle3Error
 from eagle3.pipeline.sweep_table import JOB_RECORD
 from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, read_json
 from eagle3.tracking.units import duration, quantity, size
@@ -59,6 +58,7 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
         Kind.TRAINING: _training,
         Kind.EVALUATION: _evaluation,
         Kind.DRAFTER: _drafter,
+        Kind.DAMAGED: _drafter,
         Kind.CHECKPOINT: checkpoint,
         Kind.TARGET: _target,
         Kind.WANDB: _wandb,
@@ -149,45 +149,52 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
 
 
 def _drafter(path: Path) -> Facts:
-    config = read_json(path / "config.json")
+    """Also of a damaged one: what is wrong, and what can be said all the same."""
+    try:
+        config = read_config(path)
+    except FaultyDrafterError as error:
+        config = None
+        yield from (("fault", fault) for fault in error.faults)
+    if config is not None:
+        yield from _described(config)
+    yield from _weights(path)
+    yield from made_by(read_origin(path), path)
+    yield "next", f"eagle3 verify {shlex.quote(str(path))}"
+    if config is not None:
+        model = str(target_of(path)[0] or "TARGET")
+        yield "serve", serve_command(layout_of(config), model, str(path.resolve()), 3, " ")
+
+
+def _described(config: dict[str, Any]) -> Facts:
+    layout, own = layout_of(config), config.get(OWN) or {}
     yield "architecture", ", ".join(config.get("architectures") or ["unknown"])
-    own = config.get("eagle3") or {}
     if target := own.get("target"):
         yield "target", f"{target.get('name')} ({target.get('architecture')}, {target.get('num_layers')} layers)"
     if own.get("boundaries"):
         yield "boundaries", ", ".join(map(str, own["boundaries"]))
-    captured = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    captured = (config if layout == "speculators" else config.get("eagle_config") or {}).get(IDS)
+    server = "vLLM" if layout == "speculators" else "SGLang"
     version = f" of SGLang {own['sglang_version']}" if own.get("sglang_version") else ""
-    yield "captures", f"layer ids {captured}{version}" if captured else "SGLang's default layers: none are named"
-    sizes = [f"{label} {config[name]:,}" for name, label in _SIZES.items() if isinstance(config.get(name), int)]
-    yield "shape", ", ".join(sizes)
-    parameters, stored = _weights(path)
-    yield "weights", f"{quantity(parameters)} parameters, {size(stored)}"
-    yield from made_by(read_origin(path), path)
-    yield "next", f"eagle3 verify {shlex.quote(str(path))}"
-    model, draft = target_of(path)[0] or "TARGET", path.resolve()
-    yield (
-        "serve",
-        (
-            f"python -m sglang.launch_server --model-path {shlex.quote(str(model))} --speculative-algorithm EAGLE3 "
-            f"--speculative-draft-model-path {shlex.quote(str(draft))} --speculative-num-steps 3 "
-            "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
-        ),
-    )
+    yield "captures", f"layer ids {captured}{version}" if captured else f"{server}'s default layers: none are named"
+    figures = config.get(LAYER, {}) | config
+    yield "shape", ", ".join(f"{label} {figures[name]:,}" for name, label in _SIZES.items() if figures.get(name))
 
 
-def _weights(path: Path) -> tuple[int, int]:
-    """(numbers, bytes) of a folder's safetensors, from their headers alone."""
-    numbers = stored = 0
-    for file in sorted(path.glob("*.safetensors")):
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header = json.loads(opened.read(length))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                numbers += int(np.prod(tensor["shape"], dtype=np.int64))
-                stored += tensor["data_offsets"][1] - tensor["data_offsets"][0]
-    return numbers, stored
+def _weights(path: Path) -> Facts:
+    """Numbers and bytes of a folder's safetensors, from their headers alone."""
+    from eagle3.target.weights import weight_files
+
+    if not list(path.glob("*.safetensors")):
+        yield "weights", "none: no *.safetensors there"
+        return
+    try:
+        tensors = [tensor for file in weight_files(path) for tensor in file.tensors.values()]
+        numbers = sum(int(np.prod(tensor["shape"], dtype=np.int64)) for tensor in tensors)
+        stored = sum(tensor["data_offsets"][1] - tensor["data_offsets"][0] for tensor in tensors)
+    except Eagle3Error as error:
+        yield "weights", str(error)
+        return
+    yield "weights", f"{quantity(numbers)} parameters, {size(stored)}"
 
 
 def _target(path: Path) -> Facts:

@@ -1,13 +1,16 @@
 """What a path is: one of the folders that runs leave behind."""
 
 import json
+import os
 from enum import StrEnum
 from pathlib import Path
 
 from eagle3.commands.sweeps import PAGE
+from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.data.exchange.marker import EXPORT, IMPORT
-from eagle3.errors import ConfigError
+from eagle3.errors import ConfigError, Eagle3Error
 from eagle3.pipeline.sweep_table import JOB_RECORD, SWEEP_FILE
+from eagle3.target.weights import read_header
 from eagle3.tracking.results import read_json
 
 
@@ -22,6 +25,7 @@ class Kind(StrEnum):
     TRAINING = "a training"
     EVALUATION = "an evaluation"
     DRAFTER = "an EAGLE-3 drafter"
+    DAMAGED = "a damaged EAGLE-3 drafter"
     TARGET = "a model"
     CHECKPOINT = "a training's checkpoint"
     WANDB = "a W&B run"
@@ -49,9 +53,9 @@ def kind_of(path: Path) -> Kind:
         return Kind.BEGUN
     if (path / "prepare.json").is_file() or (path / "prompts.safetensors").is_file():
         return Kind.PREPARED
-    if (path / "config.json").is_file() and _is_drafter(path):  # it has the snapshot of the run that made it
-        return Kind.DRAFTER
-    if (path / "provenance.json").is_file() or (path / "snapshot" / "replay.yaml").is_file():
+    if (drafter := _drafter(path)) is not None:  # before a run: it may have the snapshot of the one that made it
+        return drafter
+    if _has_origin(path):
         return Kind.RUN
     if (path / SWEEP_FILE).is_file():
         return Kind.SWEEP
@@ -68,9 +72,29 @@ def kind_of(path: Path) -> Kind:
     raise ConfigError(f"{path}: nothing that eagle3 knows{_hint(path)}")
 
 
-def _is_drafter(path: Path) -> bool:
+def _drafter(path: Path) -> Kind | None:
+    """A drafter, whatever has become of it: no other kind has a run's snapshot beside weights or a config.json."""
     config = read_json(path / "config.json")
-    return "eagle" in json.dumps([config.get("architectures"), list(config)]).lower()
+    if "eagle" in json.dumps([config.get("architectures"), list(config)]).lower():
+        return Kind.DRAFTER
+    weights = sorted(path.glob("model*.safetensors"))
+    described = os.path.lexists(path / "config.json")
+    if (_has_origin(path) and (described or weights)) or any(map(_of_a_drafter, weights)):
+        return Kind.DAMAGED
+    return None
+
+
+def _has_origin(path: Path) -> bool:
+    return (path / PROVENANCE).is_file() or (path / SNAPSHOT).is_file()
+
+
+def _of_a_drafter(weights: Path) -> bool:
+    """By names that no model has that answers by itself."""
+    try:
+        names = read_header(weights).tensors
+    except Eagle3Error:  # whose it is can't be told by it; what is wrong with it says whoever reads it
+        return False
+    return any(name.removeprefix("model.").startswith(("fc.", "d2t", "midlayer.")) for name in names)
 
 
 def _hint(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from eagle3.config.differences import differences
 from eagle3.config.origin import KEY, PROVENANCE, SNAPSHOT, write_origin
 from eagle3.config.provenance import provenance
-from eagle3.errors import ConfigError
+from eagle3.errors import ConfigError, DataError
 from eagle3.server.patches import plugin_sha256
 from eagle3.tracking.results import read_json
 from eagle3.tracking.summary import replay_command
@@ -21,6 +21,33 @@ Facts = Iterator[tuple[str, str]]
 def made_of(folder: Path) -> dict[str, Any]:
     """Provenance of the run that a drafter lies in, or was exported from."""
     return read_json(folder.absolute().parent / PROVENANCE) or read_json(folder / PROVENANCE)
+
+
+def part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An object in a record that people may have edited; {} where it is missing or something else."""
+    found = record.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The experiment's configuration, from the training or run that left the folder; {} where it has none.
+
+    Raises DataError where it can't be read.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    if found := part(read_json(folder / "job.json"), "config"):
+        return found
+    file = folder / "config.yaml"
+    if not file.is_file():
+        return {}
+    try:
+        found = OmegaConf.to_container(OmegaConf.load(file))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise DataError(f"{file}: not a run's configuration ({error}). Restore it, or remove it.") from error
+    return found if isinstance(found, dict) else {}  # type: ignore[return-value]
 
 
 def made_by(texts: Mapping[str, str], folder: Path) -> Facts:

@@ -16,9 +16,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from eagle3.commands.drafters import installed_version, read_target, sglang_version_of, unknown_version
 from eagle3.commands.kinds import Kind, kind_of
-from eagle3.commands.origin import made_of
-from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError, Eagle3Error
+from eagle3.commands.origin import config_of, part
+from eagle3.config.validate import STAGES
+from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from eagle3.tracking.results import read_json
 
 
@@ -42,14 +44,11 @@ def run_verify(
     Raises:
         ConfigError: the path is none of these, or the target isn't known.
     """
+    version = sglang_version_of(sglang_version)
     faulty = False
     for kind, folder in _parts(path):
         count = 0
-        if kind is Kind.DRAFTER:
-            faults = _drafter_faults(folder, target, boundaries, sglang_version)
-        else:
-            faults = _export_faults(folder) if kind is Kind.EXPORTED else _dataset_faults(folder, target)
-        for fault in faults:
+        for fault in _faults_of(kind, folder, target, boundaries, version):
             print(f"{folder}: {fault}", flush=True)
             count += 1
             if not every:
@@ -60,9 +59,21 @@ def run_verify(
     return EXIT_FAILED if faulty else EXIT_DONE
 
 
+def _faults_of(
+    kind: Kind, folder: Path, target: Path | None, boundaries: list[int] | None, version: str | None
+) -> Iterator[object]:
+    if kind is Kind.DATASET:
+        return _dataset_faults(folder, target)
+    if kind is Kind.EXPORTED:
+        return _export_faults(folder)
+    if kind in (Kind.RUN, Kind.TRAINING):
+        return iter(["finished, and its drafter is missing (drafter/). The same command makes what is missing"])
+    return _drafter_faults(folder, target, boundaries, version)
+
+
 def _parts(path: Path) -> list[tuple[Kind, Path]]:
     kind = kind_of(path)
-    if kind in (Kind.DATASET, Kind.DRAFTER, Kind.EXPORTED):
+    if kind in (Kind.DATASET, Kind.DRAFTER, Kind.DAMAGED, Kind.EXPORTED):
         return [(kind, path)]
     if kind is Kind.BEGUN:
         raise ConfigError(
@@ -71,18 +82,34 @@ def _parts(path: Path) -> list[tuple[Kind, Path]]:
         )
     parts: list[tuple[Kind, Path]] = []
     if kind is Kind.RUN:
-        dataset = (read_json(path / "provenance.json").get("artifacts") or {}).get("extract")
+        dataset = part(read_json(path / "provenance.json"), "artifacts").get("extract")
         if dataset and (Path(dataset) / "manifest.json").is_file():
             parts.append((Kind.DATASET, Path(dataset)))
-    if kind in (Kind.RUN, Kind.TRAINING) and (path / "drafter").is_dir():
-        parts.append((Kind.DRAFTER, path / "drafter"))
+    if kind in (Kind.RUN, Kind.TRAINING):
+        if (path / "drafter").is_dir():
+            parts.append((Kind.DRAFTER, path / "drafter"))
+        elif _had_drafter(kind, path):
+            parts.append((kind, path))
     if not parts:
         raise ConfigError(f"{path}: {kind} with nothing to verify; give a dataset, a drafter, or a run that has them")
     return parts
 
 
+def _had_drafter(kind: Kind, path: Path) -> bool:
+    """Whether a drafter was made there: the folder says that it is finished, and was to come to the training."""
+    if not (path / "DONE").is_file():
+        return False
+    if kind is Kind.TRAINING:
+        return True
+    config = config_of(path)
+    until = config.get("until")
+    trained = until in STAGES and STAGES.index(str(until)) >= STAGES.index("train")
+    return trained and part(config, "evaluate").get("drafter") is None
+
+
 def _dataset_faults(folder: Path, target: Path | None) -> Iterator[object]:
     from eagle3.data.manifest import NAME as MANIFEST
+    from eagle3.data.targets import damaged_choices
     from eagle3.data.verify import verify
     from eagle3.target.info import read_info
 
@@ -99,6 +126,8 @@ def _dataset_faults(folder: Path, target: Path | None) -> Iterator[object]:
                 damaged = True
                 _withdraw(folder)
             yield fault
+    if (wrong := damaged_choices(folder)) is not None:
+        yield wrong
 
 
 def _bar(*columns: ProgressColumn) -> Progress:
@@ -136,43 +165,27 @@ def _drafter_faults(
     folder: Path, target: Path | None, boundaries: list[int] | None, sglang_version: str | None
 ) -> Iterator[object]:
     from eagle3.drafter.capture import not_served
-    from eagle3.drafter.check import check_drafter
+    from eagle3.drafter.check import another_target, problems_of
+    from eagle3.drafter.fields import FaultyDrafterError
     from eagle3.drafter.folder import read_drafter
-    from eagle3.target.info import read_info
+    from eagle3.drafter.notes import notes_on
 
-    near, prefix = target_of(folder)
-    if target is None and near is None:
-        raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
-    info = read_info(target or Path(str(near)), text_prefix=prefix, trust_remote_code=True)
-    own = read_json(folder / "config.json").get("eagle3") or {}
-    version = sglang_version or (None if own else installed_version())
     try:
-        yield from check_drafter(folder, info, boundaries, version)
         files = read_drafter(folder)
-        served_by = version or own.get("sglang_version")
-        if files.layout == "sglang" and served_by is not None:
-            yield from not_served(files.shape(), served_by)
-    except Eagle3Error as error:
-        yield error
+    except FaultyDrafterError as error:
+        yield from error.faults
         return
-    except (KeyError, TypeError, ValueError):  # has been named
+    info = read_target(folder, target)
+    version = sglang_version or (None if files.own else installed_version())
+    served_by = version or files.own.get("sglang_version")
+    faults = problems_of(files, info, boundaries, version)
+    if files.layout == "sglang" and served_by is not None:
+        faults += not_served(files.shape(), served_by)
+    faults += another_target(files, info)
+    yield from faults
+    if faults:
         return
-    trained_for = own.get("target") or {}
-    if trained_for.get("fingerprint") not in (None, info.fingerprint):
-        yield f"it was trained for another model than {info.path}: its weights or config.json have changed since"
-
-
-def installed_version() -> str:
-    """The SGLang here, by which the capture ids of others' drafters are read. Raises ServerError without one."""
-    from eagle3.server.arguments import installed
-
-    return installed(None).version
-
-
-def target_of(folder: Path) -> tuple[Path | None, str]:
-    """(local folder of the target, prefix of its text model) from the run or training that a drafter lies in."""
-    job = read_json(folder.absolute().parent / "job.json")
-    made = made_of(folder)
-    path = job.get("target") or (made.get("target") or {}).get("path")
-    prefix = job.get("text_prefix") or (made.get("target") or {}).get("text_prefix") or ""
-    return (Path(path) if path and Path(path).is_dir() else None), prefix
+    if files.layout == "sglang" and (unknown := unknown_version(served_by)):
+        print(f"{folder}: note: {unknown}")
+    for note in notes_on(files, info):
+        print(f"{folder}: note: {note}")

@@ -6,22 +6,26 @@ vLLM's layout is in `speculators.py`.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3.config.schema import RopeScaling
 from eagle3.drafter.capture import architecture_of, capture_ids
-from eagle3.drafter.check import ARCHITECTURE
-from eagle3.drafter.folder import IDS, OWN, unused_norms
+from eagle3.drafter.check import weights_sha256
+from eagle3.drafter.fields import IDS, OWN
+from eagle3.drafter.folder import ARCHITECTURE, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import d2t, t2d
 from eagle3.errors import Eagle3Error
 from eagle3.target.info import TargetInfo
 from eagle3.target.weights import load_embedding
+
+By = Literal["training", "export"]
 
 
 def export_drafter(
@@ -32,6 +36,7 @@ def export_drafter(
     out: Path,
     sglang_version: str,
     embedding: Tensor | None = None,
+    by: By = "training",
 ) -> None:
     """Writes `out`, replacing an earlier export there.
 
@@ -39,11 +44,12 @@ def export_drafter(
         draft_ids: `[D]` target ids of the draft vocabulary, ascending.
         boundaries: what the drafter was trained on; the config's ids mean these for `sglang_version`.
         embedding: `[V, H]` of a drafter of another width that has been exported before.
+        by: who asked for it; what was exported from elsewhere may be exported again in the same place.
 
     Raises ConfigError where that version cannot capture them, Eagle3Error where weights are not finite or the folder
     cannot be written.
     """
-    config = drafter_config(drafter.shape, boundaries, target, sglang_version)
+    config = drafter_config(drafter.shape, boundaries, target, sglang_version, by)
     tensors = drafter_tensors(drafter, target, embedding)
     tensors |= {
         name: torch.ones(drafter.shape.hidden_size, dtype=torch.bfloat16) for name in unused_norms(drafter.shape)
@@ -68,18 +74,26 @@ def drafter_tensors(drafter: Drafter, target: TargetInfo, embedding: Tensor | No
 
 
 def write_folder(out: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """config.json and model.safetensors, each beside and renamed. Raises Eagle3Error where they can't be written."""
+    """config.json and model.safetensors, each beside and renamed. Raises Eagle3Error where they can't be written.
+
+    The record under `OWN` gets what `check.py` compares byte by byte: the rest of config.json, and the weights' sha256.
+    """
+    weights, description = out / "model.safetensors", out / "config.json"
+    # A folder that is being served or was interrupted never holds half a file.
+    beside = weights.with_suffix(".partial"), description.with_suffix(".partial")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # A folder that is being served or was interrupted never holds half a file.
-        weights, description = out / "model.safetensors", out / "config.json"
-        beside = weights.with_suffix(".partial"), description.with_suffix(".partial")
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside[0], {"format": "pt"})
-        beside[1].write_text(json.dumps(config, indent=2) + "\n")
+        written = {key: value for key, value in config.items() if key != OWN}
+        own = config[OWN] | {"config": written, "weights_sha256": weights_sha256(beside[0])}
+        beside[1].write_text(json.dumps(written | {OWN: own}, indent=2) + "\n", encoding="utf-8")
+        beside[0].chmod(beside[1].stat().st_mode & 0o777)  # the library keeps its files from other users
         beside[0].replace(weights)
         beside[1].replace(description)
-    except OSError as error:
-        raise Eagle3Error(f"{out}: the drafter cannot be written ({error}).") from error
+    except (OSError, SafetensorError) as error:  # the second is how the library tells of a failed write
+        for path in beside:
+            path.unlink(missing_ok=True)
+        raise Eagle3Error(f"{out}: the drafter cannot be written ({error}). Is there room on its disk?") from error
 
 
 def llama_layer(shape: DrafterShape) -> dict[str, Any]:
@@ -103,7 +117,7 @@ def llama_layer(shape: DrafterShape) -> dict[str, Any]:
 
 
 def drafter_config(
-    shape: DrafterShape, boundaries: list[int], target: TargetInfo, sglang_version: str
+    shape: DrafterShape, boundaries: list[int], target: TargetInfo, sglang_version: str, by: By = "training"
 ) -> dict[str, Any]:
     """config.json: a Llama's, with everything that SGLang's loader and speculative workers look up."""
     if len(boundaries) != shape.num_boundaries:
@@ -126,16 +140,16 @@ def drafter_config(
             IDS: capture_ids(boundaries, architecture, target.num_layers, sglang_version),
             "use_aux_hidden_state": True,
         },
-        OWN: own_record(shape, boundaries, target) | {"sglang_version": sglang_version},
+        OWN: own_record(boundaries, target, by) | {"sglang_version": sglang_version},
     }
     return config
 
 
-def own_record(shape: DrafterShape, boundaries: list[int], target: TargetInfo) -> dict[str, Any]:
+def own_record(boundaries: list[int], target: TargetInfo, by: By) -> dict[str, Any]:
     """What no server reads, and `eagle3 verify` compares the rest with."""
     return {
+        "by": by,
         "boundaries": list(boundaries),
-        "switches": {"fc_norm": shape.fc_norm, "norm_output": shape.norm_output},
         "target": {
             "name": target.name,
             "architecture": architecture_of(target.path),

@@ -3,25 +3,22 @@
 Nothing here judges (`check.py` does) and nothing is computed with (`load.py` does).
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from eagle3.config.schema import RopeScaling
+from eagle3.drafter.fields import IDS, LAYER, OWN, FaultyDrafterError, Layout, layout_of, read_config
 from eagle3.drafter.shape import DrafterShape
-from eagle3.errors import Eagle3Error
+from eagle3.errors import ConfigError, Eagle3Error
 from eagle3.target.weights import weight_files
 
-Layout = Literal["sglang", "speculators"]
-OWN = "eagle3"
-"""Key of config.json for what no server reads."""
-IDS = "eagle_aux_hidden_state_layer_ids"
 PREFIX = "model."
+ARCHITECTURE, SPECULATORS_ARCHITECTURE = "LlamaForCausalLMEagle3", "Eagle3Speculator"
 
 _NAMES = (
     ("layers.0.", "midlayer."),
@@ -44,43 +41,69 @@ class DrafterFiles:
     """By SGLang's names."""
     stored: list[str]
     """Their names in the files."""
+    weights: list[Path]
+    """The files."""
 
     @property
     def own(self) -> dict[str, Any]:
         """What eagle3 noted when it exported the folder; {} of others' drafters."""
-        found = self.config.get(OWN)
-        return found if isinstance(found, dict) else {}
+        return self.config.get(OWN) or {}
+
+    @property
+    def server(self) -> str:
+        """Who reads the layout."""
+        return "vLLM" if self.layout == "speculators" else "SGLang"
 
     @property
     def llama(self) -> dict[str, Any]:
         """The part of config.json that describes the layers."""
-        return self.config["transformer_layer_config"] if self.layout == "speculators" else self.config
+        return self.config[LAYER] if self.layout == "speculators" else self.config
 
     @property
     def ids(self) -> list[int] | None:
         """The capture ids where the layout's server looks for them. None: it takes its default boundaries."""
-        holder = self.config if self.layout == "speculators" else self.config.get("eagle_config")
-        return (holder.get(IDS) if isinstance(holder, dict) else None) or None
+        holder = self.config if self.layout == "speculators" else self.config.get("eagle_config") or {}
+        return holder.get(IDS)
 
-    def shape(self) -> DrafterShape:
-        """Raises KeyError, TypeError or ValueError where config.json does not say."""
-        return shape_of(self.config, self.llama, len(self.ids) if self.ids else 3)
+    @property
+    def norm_before_fc(self) -> bool:
+        """SGLang looks into eagle_config first."""
+        nested = self.config.get("eagle_config") or {}
+        return bool(nested.get("norm_before_fc", self.config.get("norm_before_fc")))
+
+    def shape(self, boundaries: list[int] | None = None) -> DrafterShape:
+        """Args: boundaries: those that it was trained on, where config.json says too few or too many."""
+        return shape_of(self.config, self.llama, len(boundaries or self.ids or [None] * 3))
 
 
 def read_drafter(folder: Path) -> DrafterFiles:
-    """Raises Eagle3Error where there is no config.json or no whole safetensors file."""
+    """Raises FaultyDrafterError: config.json or the weights can't be read, or have fields of a wrong kind."""
+    config = read_config(folder)
+    layout = layout_of(config)
+    if not list(folder.glob("*.safetensors")):
+        raise FaultyDrafterError(folder, ["no *.safetensors there: the drafter's weights are missing"])
+    tensors: dict[str, Tensor] = {}
+    held: dict[str, tuple[str, str]] = {}
+    twice: list[str] = []
     try:
-        config = json.loads((folder / "config.json").read_text())
-        if not isinstance(config, dict):
-            raise ValueError("config.json is not a JSON object")
-        stored: dict[str, Tensor] = {}
-        for file in weight_files(folder):
-            with safe_open(file.path, framework="pt") as opened:
-                stored |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no dict)
-    except (OSError, ValueError, SafetensorError, Eagle3Error) as error:
-        raise Eagle3Error(f"{folder}: not a drafter's folder ({error}). Export or fetch it again.") from error
-    layout: Layout = "speculators" if "speculators_model_type" in config else "sglang"
-    return DrafterFiles(folder, layout, config, {_renamed(n, layout): t for n, t in stored.items()}, sorted(stored))
+        weights = [file.path for file in weight_files(folder)]
+        for path in weights:
+            with safe_open(path, framework="pt") as opened:
+                for stored in opened.keys():  # noqa: SIM118 (no dict)
+                    name = _renamed(stored, layout)
+                    if name in held:
+                        twice.append(f"{path.name}: {stored} is a second {name}: {held[name][0]} has {held[name][1]}")
+                    held[name], tensors[name] = (path.name, stored), opened.get_tensor(stored)
+    except (OSError, SafetensorError, Eagle3Error) as error:
+        raise FaultyDrafterError(folder, [str(error).removeprefix(f"{folder}/").removeprefix(f"{folder}: ")]) from error
+    if twice:
+        raise FaultyDrafterError(folder, [f"{fault}; which one a server takes is chance" for fault in twice])
+    files = DrafterFiles(folder, layout, config, tensors, sorted(name for _, name in held.values()), weights)
+    try:
+        files.shape().check()
+    except ConfigError as error:
+        raise FaultyDrafterError(folder, [f"config.json: {error}"]) from error
+    return files
 
 
 def speculators_name(name: str) -> str:
@@ -127,26 +150,19 @@ def shape_of(config: dict[str, Any], llama: dict[str, Any] | None = None, num_id
         rope_theta=float(llama.get("rope_theta") or rope.get("rope_theta") or 10000.0),
         context_length=llama["max_position_embeddings"],
         rope_scaling=_rope(llama.get("rope_scaling") or rope),
-        rms_norm_eps=llama.get("rms_norm_eps", 1e-6),
+        rms_norm_eps=float(llama.get("rms_norm_eps", 1e-6)),
         attention_bias=bool(llama.get("attention_bias")),
         fc_norm=bool(config.get("fc_norm") or config.get("use_aux_norm")),
         norm_output=bool(config.get("norm_output")),
-        num_layers=_num_layers(llama["num_hidden_layers"]),
+        num_layers=llama["num_hidden_layers"],
     )
-
-
-def _num_layers(found: object) -> int:
-    if not isinstance(found, int) or found < 1:
-        raise ValueError(f"num_hidden_layers={found!r}")
-    return found
 
 
 def _rope(config: dict[str, Any]) -> RopeScaling | None:
     kind = config.get("rope_type") or config.get("type") or "default"
     if kind == "default":
         return None
-    if config.get("attn_factor") not in (None, 1, 1.0):
-        raise ValueError(f"rope_scaling.attn_factor={config['attn_factor']} is not known here")
-    named = {key: value for key, value in config.items() if key in RopeScaling.__dataclass_fields__ and key != "type"}
-    original = config.get("original_max_position_embeddings", 0)
+    names = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
+    named = {name: float(config[name]) for name in names if config.get(name) is not None}
+    original = config.get("original_max_position_embeddings") or 0
     return RopeScaling(type=kind, original_max_position=original, **named)

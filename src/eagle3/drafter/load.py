@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eagle3.drafter.check import boundaries_of
+from eagle3.drafter.check_boundaries import boundaries_of
 from eagle3.drafter.folder import DrafterFiles, read_drafter, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.vocab import draft_ids_of
@@ -44,12 +44,17 @@ def load_drafter(
     files = read_drafter(folder)
     try:
         _require_known(files)
-        drafter = Drafter(files.shape())
+        drafter = Drafter(files.shape(boundaries))
         tensors = dict(files.tensors)
         if target is None or files.own:
             trained_on = boundaries or [int(b) for b in files.own["boundaries"]]
         else:
             trained_on = boundaries or boundaries_of(files, target, sglang_version or "")
+        if len(trained_on) != drafter.shape.num_boundaries:
+            raise Eagle3Error(
+                f"{folder}: boundaries {trained_on} of a drafter that reads {drafter.shape.num_boundaries}. "
+                "`eagle3 verify` says more."
+            )
         draft_ids = draft_ids_of(tensors.pop("d2t", torch.zeros(drafter.shape.draft_vocab_size, dtype=torch.int64)))
         tensors.pop("t2d", None)
         embedding = tensors.pop("embed_tokens.weight", None)
@@ -70,8 +75,12 @@ def load_drafter(
 
 
 def _require_known(files: DrafterFiles) -> None:
-    for switch in ("norm_before_residual", "norm_before_fc"):
-        if files.config.get(switch):
+    switches = {
+        "norm_before_residual": files.config.get("norm_before_residual"),
+        "norm_before_fc": files.norm_before_fc,
+    }
+    for switch, on in switches.items():
+        if on:
             raise ConfigError(
                 f"{files.folder}: it was trained with {switch}, which the drafter here does not have. "
                 "It can only be served, by what it was made for"

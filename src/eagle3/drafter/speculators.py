@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from eagle3.drafter.capture import architecture_of
-from eagle3.drafter.check import SPECULATORS_ARCHITECTURE
 from eagle3.drafter.export import drafter_tensors, llama_layer, own_record, rope_config, write_folder
-from eagle3.drafter.folder import IDS, OWN, speculators_name
+from eagle3.drafter.fields import IDS, OWN
+from eagle3.drafter.folder import SPECULATORS_ARCHITECTURE, speculators_name
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import d2t, t2d
@@ -91,5 +91,5 @@ def speculators_config(
         IDS: list(boundaries),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
-        OWN: own_record(shape, boundaries, target),
+        OWN: own_record(boundaries, target, "export"),
     }

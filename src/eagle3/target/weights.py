@@ -41,11 +41,11 @@ def read_header(path: Path) -> WeightFile:
         end = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     except FileNotFoundError:
         raise Eagle3Error(
-            f"{path}: this file of the target's weights is missing (a copy broken off?). Fetch the folder again."
+            f"{path}: this file of the weights is missing (a copy broken off?). Fetch the folder again."
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Eagle3Error(
-            f"{path}: not a readable safetensors file ({error}). Fetch or copy the target's folder again."
+            f"{path}: not a readable safetensors file ({error}). Fetch or copy the folder again."
         ) from error
     if size != end:
         raise Eagle3Error(
@@ -59,8 +59,9 @@ def weight_files(folder: Path) -> list[WeightFile]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names = sorted({Path(name).as_posix() for name in weight_map.values()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Eagle3Error(f"{index}: not a safetensors index ({error}). Fetch the folder again.") from error
     else:
         # `consolidated.safetensors` holds the same weights again under the vendor's own names.

@@ -1,0 +1,44 @@
+"""What looks odd in a drafter of others and may be right: only who trained it knows. Of ours, what can't be checked."""
+
+from collections.abc import Iterator
+
+import torch
+
+from eagle3.drafter.folder import DrafterFiles
+from eagle3.target.info import TargetInfo
+from eagle3.target.weights import load_embedding
+
+USUAL_EPS = 1e-4
+"""Of norms: from 1e-6 to 1e-5, nearly everywhere."""
+
+
+def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
+    """Of a folder without a fault. Each ends with how to know."""
+    if files.own:
+        if "weights_sha256" not in files.own or "config" not in files.own:
+            yield "it was exported before checksums were kept: a changed byte or setting can't be seen"
+        return
+    shape = files.shape()
+    odd = [
+        f"{key} is {ours}, the target's {theirs}"
+        for key, ours, theirs in (
+            ("rope_theta", shape.rope_theta, target.rope_theta),
+            ("head_dim", shape.head_dim, target.head_dim),
+        )
+        if ours != theirs
+    ]
+    if shape.rms_norm_eps > USUAL_EPS:
+        odd.append(f"rms_norm_eps is {shape.rms_norm_eps}, where 1e-6 to 1e-5 are usual")
+    if shape.rope_scaling is not None:
+        odd.append(f"rope_scaling is {shape.rope_scaling.type} with factor {shape.rope_scaling.factor}")
+    if odd:
+        yield f"config.json: {'; '.join(odd)}. Weights don't tell whether that is right; `evaluate=chain` measures it"
+    if shape.context_length < target.context_length:
+        least = f"--context-length {shape.context_length} or less"
+        yield (
+            f"config.json: max_position_embeddings is {shape.context_length}, the target's {target.context_length}: "
+            f"a server starts with {least}, SGLang also with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
+        )
+    own = files.tensors.get("embed_tokens.weight") if files.layout == "speculators" else None
+    if own is not None and not torch.equal(own.bfloat16(), load_embedding(target).bfloat16()):
+        yield "model.safetensors: embed_tokens.weight is not the target's embedding: right only if it was trained"
