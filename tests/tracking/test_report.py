@@ -73,13 +73,20 @@ def test_a_whole_run(tmp_path: Path) -> None:
 def test_a_drafter_that_was_given_is_named(tmp_path: Path, known: int, says: str) -> None:
     some = inputs(tmp_path, "prepare", "extract", "evaluate")
     some.cfg.evaluate.drafter = "/drafters/theirs"
-    summary = {"eval/accept_length": 1.5, "eval/cond_acc_step_0": 0.5, "eval/training_known": known, "eval/left_out": 3}
+    summary: dict[str, float | str] = {
+        "eval/accept_length": 1.5,
+        "eval/cond_acc_step_0": 0.5,
+        "eval/training_known": known,
+        "eval/left_out": 3,
+    }
+    summary |= {"eval/boundaries": "1,2,3"}
     (some.stages[-1].folder / "summary.json").write_text(json.dumps(summary))
     folder = write_report(tmp_path / "run", some)
     page, text = (folder / "report.md").read_text(), shown(tmp_path / "run", some)
     assert page.startswith("# quick: the drafter drafters/theirs on smollm2\n")
     assert "| drafter | /drafters/theirs, measured as it was given |" in page
     assert f"| trained on | {says}" in page
+    assert "| boundaries | 1, 2, 3 (" in page, "its own, not those of the configuration"
     for said in (page, text):
         assert "hidden states of" not in said
         assert "untrained" not in said

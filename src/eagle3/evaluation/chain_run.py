@@ -106,7 +106,8 @@ def run_chains(
     summary |= {f"eval/{name}/accept_length": figures.accept_length for name, figures in by_set.items()}
     if cfg.evaluate.drafter is not None:
         summary |= training_figures(sets.training_known, sets.trained_on)
-    summary |= {"eval/steps": steps, "eval/seconds": time.perf_counter() - begin + spent}
-    reporter.log({name: value for name, value in summary.items() if name != "eval/kind"}, step=len(sets.prompts))
+    summary |= {"eval/steps": steps, "eval/boundaries": ",".join(map(str, loaded.boundaries))}
+    summary["eval/seconds"] = time.perf_counter() - begin + spent
+    reporter.log({k: v for k, v in summary.items() if not isinstance(v, str)}, step=len(sets.prompts))
     write_json(out / "summary.json", summary)
     return summary

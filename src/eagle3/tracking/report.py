@@ -135,7 +135,7 @@ def _setup_rows(results: Results) -> list[tuple[str, str]]:
     inputs, cfg, target = results.inputs, results.inputs.cfg, results.inputs.target
     rows = [
         ("target", f"{target.get('name', cfg.target.name)}, from {target.get('source', cfg.target.path)}"),
-        ("boundaries", f"{', '.join(map(str, inputs.boundaries))} (residual stream entering these layers), and final"),
+        ("boundaries", f"{', '.join(map(str, results.boundaries))} (residual stream entering these layers), and final"),
     ]
     if "extract" in results.stages:
         version = results.manifest.get("sglang_version") or inputs.provenance.get("versions", {}).get("sglang")

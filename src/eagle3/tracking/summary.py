@@ -91,6 +91,13 @@ class Results:
         return Path(path) if path is not None and "evaluate" in self.stages else None
 
     @property
+    def boundaries(self) -> list[int]:
+        """Of the drafter that was measured, where one was given and the evaluation says so; else of the run."""
+        found = self._summary("evaluate")
+        said = found.get("eval/boundaries") or found.get("eval/boundaries_read_back")
+        return [int(b) for b in said.split(",")] if self.given and isinstance(said, str) else self.inputs.boundaries
+
+    @property
     def training(self) -> str | None:
         """Whether it is known what a given drafter was trained on, in words; None where the evaluation does not say."""
         found = self._summary("evaluate")
@@ -124,7 +131,7 @@ class Results:
             "experiment": cfg.name,
             "target": target.get("name", cfg.target.name),
             "target_source": target.get("source"),
-            "boundaries": ",".join(map(str, self.inputs.boundaries)),
+            "boundaries": ",".join(map(str, self.boundaries)),
             "drafter": None if self.given is None else str(self.given),
             "seed": cfg.seed,
             "dataset": cfg.dataset.name,
