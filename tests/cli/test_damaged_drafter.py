@@ -228,6 +228,13 @@ def test_no_version(run: Path, capsys: pytest.CaptureFixture[str], given: str) -
         assert "not a version" in err
 
 
+def test_a_place_that_can_be_none(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = spoken(capsys, "export", run, tmp_path / "file" / "out", "--format", "sglang")
+    assert code == 1
+    assert "the drafter cannot be written" in err
+
+
 @contextmanager
 def full_disk(bytes_left: int) -> Iterator[None]:
     """No file grows beyond so many bytes: a failed write, as on a disk without room."""

@@ -5,6 +5,7 @@ vLLM's layout is in `speculators.py`.
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,7 +93,8 @@ def write_folder(out: Path, config: dict[str, Any], tensors: dict[str, Tensor]) 
         beside[1].replace(description)
     except (OSError, SafetensorError) as error:  # the second is how the library tells of a failed write
         for path in beside:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
         raise Eagle3Error(f"{out}: the drafter cannot be written ({error}). Is there room on its disk?") from error
 
 

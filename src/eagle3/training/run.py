@@ -22,6 +22,7 @@ from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import choose_draft_ids, count_responses, coverage
 from eagle3.errors import TrainingError
 from eagle3.metrics import Reporter
+from eagle3.server.patches import dump_versions
 from eagle3.training.callbacks import Metrics
 from eagle3.training.checkpoints import (
     BEST,
@@ -120,7 +121,8 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
         best = load_checkpoint(job.out / "checkpoints" / BEST)["state_dict"]
         drafter = Drafter(shape)  # ranks may have shared out the one that was trained
         drafter.load_state_dict({name.removeprefix("drafter."): weight for name, weight in best.items()})
-        sglang = data.train_set.states.manifest.sglang_version
+        # An imported dataset is of no SGLang: capture ids are written as the newest that is known reads them.
+        sglang = data.train_set.states.manifest.sglang_version or dump_versions().newest
         export_drafter(drafter, draft_ids, job.boundaries, job.target, job.out / "drafter", sglang)
         write_origin(_origin(job), job.out / "drafter")
         summary = _summary(last) | {
