@@ -24,6 +24,7 @@ from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.replay import Replay
 from eagle3.pipeline.reuse import as_left, require_same_content
 from eagle3.pipeline.stages import Stages, bench_artifact, captured, inputs_of, left_out, stages_of
+from eagle3.pipeline.start import require_ranks
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
@@ -60,6 +61,8 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
             for artifact in stages.in_order()[: STAGES.index(cfg.until) + 1]:
                 if artifact.stage not in left_out(cfg):
                     run.stage(artifact)
+                if artifact.stage == "prepare":
+                    require_ranks(cfg, artifact.folder)
             if cfg.bench.in_run:
                 run.benched = measured(cfg, target, run_dir, console, tracked)
             run.report(made)
@@ -202,7 +205,8 @@ class _Run:
     def report(self, made: dict[str, Any]) -> None:
         """Report, drafter folder, W&B's summary and files, DONE, and the table that ends the run."""
         drafter = None
-        if self.stages.train.done and self.cfg.evaluate.drafter is None:
+        trained = self._as_left(self.stages.train) is None
+        if trained and self.cfg.evaluate.drafter is None:
             drafter = self.run_dir / "drafter"
             copy_folder(self.stages.train.folder / "drafter", drafter)
         inputs = ReportInputs(

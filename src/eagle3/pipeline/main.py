@@ -1,5 +1,6 @@
 """What surrounds an experiment: signals, exit codes, and errors in words that a user can act on."""
 
+import errno
 import os
 import re
 import signal
@@ -104,9 +105,7 @@ def _guarded(job: Callable[[], None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:  # Hydra makes the run folder before any code of ours runs
-        where = f"{error.filename}: " if error.filename else ""
-        remedy = "runs are written to paths.runs, artifacts to paths.artifacts: give folders that can be written"
-        print(f"error: {where}{error.strerror or error}; {remedy}", file=sys.stderr)
+        print(f"error: {_refused(error)}", file=sys.stderr)
         return EXIT_FAILED
     except Exception as error:
         if not sweeping():
@@ -119,6 +118,17 @@ def _guarded(job: Callable[[], None]) -> int:
         else:
             traceback.print_exc()  # and what is known of all jobs is still to be said
         return EXIT_FAILED
+
+
+def _refused(error: OSError) -> str:
+    """Which file, what the system says, and what to do. Of a copy it is the second file that is written."""
+    where = error.filename2 or error.filename
+    told = f"{where}: {error.strerror}" if where else str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"{told}; make room there, or choose another disk with paths.runs, paths.artifacts, or TMPDIR"
+    if isinstance(error, FileNotFoundError):
+        return f"{told}; was it removed? Delete the folder of its stage too, and the same command makes it again"
+    return f"{told}; runs are written to paths.runs, artifacts to paths.artifacts: give folders that can be written"
 
 
 def _raised_in(error: Exception) -> str:

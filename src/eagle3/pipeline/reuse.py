@@ -8,6 +8,12 @@ from eagle3.pipeline.imported import is_imported, require_whole
 from eagle3.pipeline.stages import dataset_content
 from eagle3.target.info import TargetInfo
 
+LEFT = {
+    "train": ("summary.json", "drafter/config.json", "drafter/model.safetensors"),
+    "evaluate": ("summary.json",),
+}
+"""What later stages and the report read of these. A training's checkpoints may be removed once it is done."""
+
 
 def as_left(artifact: Artifact, cfg: Config, target: TargetInfo, reporter: Reporter) -> str | None:
     """None for an artifact that is done and as it was left; else why it can't be taken as it is.
@@ -21,6 +27,9 @@ def as_left(artifact: Artifact, cfg: Config, target: TargetInfo, reporter: Repor
         from eagle3.data.prompts_file import changed
 
         return changed(artifact.folder)
+    if artifact.stage in LEFT:
+        gone = [name for name in LEFT[artifact.stage] if not (artifact.folder / name).is_file()]
+        return f"{artifact.folder / gone[0]} is gone" if gone else None
     if artifact.stage != "extract":
         return None
     if is_imported(cfg):

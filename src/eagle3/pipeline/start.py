@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from eagle3.config import Config
 from eagle3.config.validate import STAGES
+from eagle3.data.placement import read_prompts
 from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError
 from eagle3.pipeline.bench import check_bench
@@ -30,6 +33,29 @@ def check_start(cfg: Config) -> None:
         check_bench(cfg)
     require_fit_early(cfg)
     _require_space_early(cfg)
+
+
+def require_ranks(cfg: Config, prompts: Path) -> None:
+    """Each rank trains on its own sequences and measures its own: known once the prompts are, before the long part.
+
+    Args:
+        prompts: prepare's folder.
+
+    Raises:
+        ConfigError: there are more ranks than sequences of either kind.
+    """
+    ranks = cfg.trainer.devices * cfg.trainer.nodes
+    if ranks == 1 or "train" in left_out(cfg) or STAGES.index(cfg.until) < STAGES.index("train"):
+        return
+    path, (sides,) = read_prompts(prompts, ("held_out",))
+    held_out = int(np.count_nonzero(sides))
+    most = min(held_out, len(sides) - held_out)
+    if ranks > most:
+        raise ConfigError(
+            f"trainer.devices: {ranks} ranks, each of which needs a sequence to train on and one that is held out; "
+            f"{path} has {len(sides) - held_out} and {held_out}. Give at most {most} devices, more conversations, or "
+            f"another share in dataset.held_out ({cfg.dataset.held_out})"
+        )
 
 
 def _require_devices(cfg: Config) -> None:

@@ -68,9 +68,13 @@ def load_checkpoint(path: Path, mapped: bool = False) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except FileNotFoundError:
-        raise TrainingError(f"{path} is not there. Run the training again.") from None
+        raise TrainingError(f"{path} is not there. {_anew(path)}") from None
     except Exception as error:
-        raise TrainingError(f"{path} can't be read ({error}). Remove it: training begins anew.") from error
+        raise TrainingError(f"{path} can't be read ({error}). {_anew(path)}") from error
+
+
+def _anew(path: Path) -> str:
+    return f"Put it back as it was, or delete {path.parent}: the same command then trains from the first step."
 
 
 class BestCheckpoint(ModelCheckpoint):
