@@ -30,6 +30,7 @@ from eagle3.evaluation.chain_run import run_chains
 from eagle3.evaluation.figures import name_of
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.served import PAGE, run_served
+from eagle3.evaluation.sets import require_sets
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import TargetInfo, read_info
 from eagle3.tracking.console import ConsoleReporter, FanOut
@@ -93,6 +94,7 @@ def main() -> int:
 
 def measure(args: argparse.Namespace) -> None:
     cfg = config_of(args.target.resolve(), args.prepared, args.overrides)
+    require_sets(cfg.evaluate.prompts)
     require_gpus(cfg)
     info = read_info(args.target, text_prefix=cfg.target.text_prefix, trust_remote_code=cfg.target.trust_remote_code)
     out, drafter, reporter = args.out.resolve(), args.drafter.resolve(), ConsoleReporter()

@@ -39,6 +39,7 @@ def test_what_is_no_text_is_not_asked(tmp_path: Path, content: str) -> None:
         ('["a"]', "not an object"),
         ('{"question": "a"}', "its keys are question"),
         ('{"messages": []}', "no messages"),
+        ('{"prompt": null}', "`prompt` is null, not a string"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "asks nothing"),
         ('{"id": "x", "prompt": "a"}', "its id 'x' is that of mine.jsonl:1"),
     ],

@@ -119,6 +119,8 @@ def messages_of(row: Any) -> list[Message]:
         messages = [{"role": "user", "content": row["prompt"]}]
         if row.get("response") is not None:
             messages.append({"role": "assistant", "content": row["response"]})
+    elif "prompt" in row:
+        raise BadRowError("no messages", f"`prompt` is {json.dumps(row['prompt'], default=str)[:40]}, not a string")
     else:
         raise BadRowError(
             "no messages", f"neither `messages` nor `prompt`; its keys are {', '.join(map(str, row)) or 'none'}"

@@ -103,7 +103,8 @@ def _prepare_inputs(cfg: Config, target: TargetInfo) -> dict[str, Any]:
     if context := context_flag(cfg, 0):  # a limit on the length, like max_length
         inputs["context_length"] = context
     if cfg.prepare.regenerate:
-        inputs["regenerate"] = {"target": target.fingerprint, "max_new_tokens": cfg.prepare.max_new_tokens}
+        own = {"own_prompts": cfg.prepare.own_prompts} if cfg.prepare.own_prompts else {}
+        inputs["regenerate"] = {"target": target.fingerprint, "max_new_tokens": cfg.prepare.max_new_tokens, **own}
     return inputs
 
 
