@@ -37,6 +37,7 @@ def numbers(kind: type, key: str = "") -> Iterator[tuple[str, Callable[[Any, Any
     """(key, what sets it in an object of this class) of each number in a dataclass, those in lists among them."""
     for name, hint in typing.get_type_hints(kind).items():
         where = f"{key}.{name}" if key else name
+        hint = RopeScaling if where == "drafter.rope_scaling" else hint  # noqa: PLW2901 (Any: made typed by rope.py)
         (inner,) = [x for x in options(hint) if x is not type(None)][:1]
         if inner in (int, float):
             KINDS[where] = inner

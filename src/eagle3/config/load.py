@@ -6,6 +6,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from eagle3.config.rope import rope_scaling_of
 from eagle3.config.schema import Config
 from eagle3.config.validate import check_missing, validate
 
@@ -50,6 +51,7 @@ def load(container: dict[str, Any] | DictConfig) -> Config:
     check_missing(merged)
     config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
+    config.drafter.rope_scaling = rope_scaling_of(config.drafter.rope_scaling)
     validate(config)
     return config
 

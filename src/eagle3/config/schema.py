@@ -5,6 +5,7 @@ Nothing here imports torch: a wrong config must fail in the first second.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -97,7 +98,8 @@ class RopeScaling:
     type: str = MISSING
     """linear, llama3 or yarn."""
     factor: float = MISSING
-    original_max_position: int = MISSING
+    original_max_position: int | None = None
+    """Of llama3 and yarn: the context before it was scaled, in tokens."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
@@ -117,7 +119,8 @@ class DrafterConfig:
     draft_vocab_size: int = 32000
     """Most frequent response tokens that the drafter can propose; at most the target's vocabulary."""
     rope_theta: float | None = None
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: Any = None
+    """null, or a RopeScaling (rope.py checks its keys), e.g. `'drafter.rope_scaling={type: linear, factor: 2}'`."""
     rms_norm_eps: float = 1.0e-5
     attention_bias: bool = False
     fc_norm: bool = False

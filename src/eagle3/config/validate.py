@@ -8,10 +8,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from eagle3.config.bounds import check_bounds
+from eagle3.config.rope import check_rope
 from eagle3.config.schema import Config
 from eagle3.errors import ConfigError
 
 STAGES = ("prepare", "extract", "train", "evaluate", "report")
+LARGEST = 2**63 - 1
+"""What 64 bits hold: libraries take no larger number."""
 BENCH = "bench"
 """Beside the stages: measures the served target, and needs none of them."""
 
@@ -93,6 +96,8 @@ def _check_finite(key: str, value: Any) -> None:
             _check_finite(f"{key}[{number}]", inner)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key}: {value} is not a number to work with; give a finite one")
+    elif isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        raise ConfigError(f"{key}: {value} is too large; give at most {LARGEST}")
 
 
 def _check_repeats(cfg: Config) -> None:
@@ -176,6 +181,7 @@ def _check_training(cfg: Config) -> None:
     _one_of("trainer.accelerator", cfg.trainer.accelerator, ("cpu", "gpu"))
     _one_of("trainer.precision", cfg.trainer.precision, ("bf16", "fp32"))
     _check_ranks(cfg)
+    check_rope(cfg.drafter.rope_theta, cfg.drafter.rope_scaling)
     shape = cfg.target.shape
     if shape is not None and cfg.drafter.draft_vocab_size > shape.vocab_size:
         raise ConfigError(

@@ -29,16 +29,20 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 def _llama3(base: Tensor, scaling: RopeScaling) -> Tensor:
     wavelength = 2 * math.pi / base
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = 0.0 if low == high else (scaling.original_max_position / wavelength - low) / (high - low)
+    low, high, original = scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_position
+    assert original is not None
+    smooth = 0.0 if low == high else (original / wavelength - low) / (high - low)
     mixed = (1 - smooth) * base / scaling.factor + smooth * base
-    slow = torch.where(wavelength > scaling.original_max_position / low, base / scaling.factor, mixed)
-    return torch.where(wavelength < scaling.original_max_position / high, base, slow)
+    slow = torch.where(wavelength > original / low, base / scaling.factor, mixed)
+    return torch.where(wavelength < original / high, base, slow)
 
 
 def _yarn(base: Tensor, head_dim: int, theta: float, scaling: RopeScaling) -> Tensor:
+    original = scaling.original_max_position
+    assert original is not None
+
     def dimension(rotations: float) -> float:
-        turns = scaling.original_max_position / (rotations * 2 * math.pi)
+        turns = original / (rotations * 2 * math.pi)
         return head_dim * math.log(turns) / (2 * math.log(theta))
 
     low = max(math.floor(dimension(scaling.beta_fast)), 0)

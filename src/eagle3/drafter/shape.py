@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from eagle3.config.rope import check_rope
 from eagle3.config.schema import DrafterConfig, RopeScaling
 from eagle3.errors import ConfigError
 
@@ -115,17 +116,9 @@ class DrafterShape:
                 f"drafter.draft_vocab_size={self.draft_vocab_size}: more than the target's vocabulary of "
                 f"{self.vocab_size}. Set drafter.draft_vocab_size={self.vocab_size} or less."
             )
-        if self.rope_theta <= 0:
-            raise ConfigError(f"drafter.rope_theta={self.rope_theta}: must be positive.")
         if self.rms_norm_eps <= 0:
             raise ConfigError(f"drafter.rms_norm_eps={self.rms_norm_eps}: must be positive.")
-        if self.rope_scaling is not None:
-            if self.rope_scaling.type not in ("linear", "llama3", "yarn"):
-                raise ConfigError(
-                    f"drafter.rope_scaling.type={self.rope_scaling.type!r}: must be linear, llama3 or yarn."
-                )
-            if self.rope_scaling.factor < 1:
-                raise ConfigError(f"drafter.rope_scaling.factor={self.rope_scaling.factor}: must be at least 1.")
+        check_rope(self.rope_theta, self.rope_scaling)
         if self.fc_norm and not self.uses_fc:
             raise ConfigError(
                 "drafter.fc_norm=true: SGLang skips fc and fc_norm where the captured states "

@@ -93,13 +93,17 @@ def _guarded(job: Callable[[], None]) -> int:
         if hint := replay_hint(sys.argv, said):
             print(hint, file=sys.stderr)
         return EXIT_BAD_CONFIG
-    except AttributeError as error:
-        # OmegaConf fails so, naming the key in its text, when `+key={...}` meets a typed key that is null.
-        found = re.search(r"full_key: (\S+)", str(error))
-        if found is None:
+    except (AttributeError, AssertionError) as error:
+        # OmegaConf fails so when `key={...}`, or `key.x=...`, meets a typed key that is null.
+        if not re.search(r"full_key: \S+|Unexpected type for root: NoneType", str(error)):
             raise
-        remedy = "is null, and can't be filled from the command line; set it in a YAML file"
-        print(f"error: {found[1]}: {remedy}", file=sys.stderr)
+        given = next((item for item in sys.argv if item.lstrip("+").startswith("target.shape")), None)
+        if given is None:
+            raise
+        remedy = (
+            "target.shape is null, and can't be filled from the command line; set it in a YAML file of conf/target/"
+        )
+        print(f"error: {given}: {remedy}", file=sys.stderr)
         return EXIT_BAD_CONFIG
     except BrokenPipeError:  # `python run.py mode=plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
