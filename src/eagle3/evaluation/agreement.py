@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.errors import DataError
-from eagle3.evaluation.chain_run import CHAINS
+from eagle3.evaluation.chains import CHAINS
 from eagle3.evaluation.figures import accept_length
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.recorded import LOADS

@@ -12,7 +12,6 @@ from eagle3.data.json_file import write_json
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError
 from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
-from eagle3.evaluation.chains import CHAINS as CHAINS
 from eagle3.evaluation.chains import Answered, ChainJournal
 from eagle3.evaluation.forward import TransformersTarget
 from eagle3.evaluation.open import checked

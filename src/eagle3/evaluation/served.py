@@ -18,6 +18,7 @@ from eagle3.evaluation.recorded import LOADS, Wanted, missing, plan_of, read_loa
 from eagle3.evaluation.sameness import Difference, Explained, differences, explain
 from eagle3.evaluation.served_page import page
 from eagle3.evaluation.servers import Servers
+from eagle3.evaluation.trained_on import training_figures
 from eagle3.evaluation.untrained import export_untrained
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
@@ -112,6 +113,8 @@ def run_served(
             "eval/greedy_unexplained": sum(not e.is_tie for e in explained),
             "eval/greedy_differences_without": noise,
         }
+    if cfg.evaluate.drafter:
+        summary |= training_figures(sets.training_known, sets.trained_on)
     for load in loads:
         if load.server == UNTRAINED:
             summary["eval/untrained/accept_length"] = accept_length(load.replies)

@@ -15,7 +15,8 @@ from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import read_json
 from eagle3.pipeline.closeness import figures_apart, weights_apart
-from eagle3.pipeline.stages import find_inputs, inputs_of, stages_of
+from eagle3.pipeline.inputs import find_inputs
+from eagle3.pipeline.stages import inputs_of, stages_of
 from eagle3.server.patches import plugin_sha256
 from eagle3.target.peek import peek_target
 from eagle3.target.resolve import cache_folder

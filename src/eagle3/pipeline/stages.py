@@ -19,7 +19,6 @@ from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import Artifact, fingerprint
 from eagle3.pipeline.evaluated import Before, evaluate_inputs
 from eagle3.pipeline.imported import imported, is_imported
-from eagle3.pipeline.inputs import find_inputs as find_inputs
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
 
@@ -139,6 +138,8 @@ def _train_inputs(cfg: Config, extracted: str, boundaries: list[int]) -> dict[st
     drafter = dataclasses.asdict(cfg.drafter)
     if drafter["num_layers"] == 1:  # as well
         del drafter["num_layers"]
+    if drafter["train_lm_head"]:
+        del drafter["train_lm_head"]
     return {
         "revision": REVISION["train"],
         "extract": extracted,

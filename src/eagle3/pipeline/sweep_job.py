@@ -141,7 +141,8 @@ def record_failure(record: Record, run_dir: Path, error: Exception) -> None:
 
 def _is_done(cfg: DictConfig, typed: Config, run_dir: Path) -> bool:
     """Whether the folder holds this very run, finished, and what it made would be made the same way today."""
-    from eagle3.pipeline.stages import find_inputs, wanted_artifacts
+    from eagle3.pipeline.inputs import find_inputs
+    from eagle3.pipeline.stages import wanted_artifacts
     from eagle3.target.peek import peek_target
     from eagle3.target.resolve import cache_folder
 
