@@ -124,11 +124,18 @@ def test_what_is_kept_of_a_run_is_found_from_anywhere(place: Path, monkeypatch: 
     assert cfg.dataset.path == "datasets/quickstart.jsonl", "the project may be moved"
 
 
-@pytest.mark.parametrize(("code", "kind", "kept"), [(2, ConfigError, False), (1, TrainingError, True)])
-def test_only_what_the_same_command_can_get_past_is_said_to_continue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Eagle3Error], kept: bool
+@pytest.mark.parametrize(
+    ("code", "said", "kind", "kept"),
+    [
+        (2, "error: no such thing", ConfigError, False),
+        (1, "error: no such thing", TrainingError, False),
+        (1, "a traceback", TrainingError, True),
+    ],
+)
+def test_a_child_says_itself_what_helps_and_where_it_cannot_the_same_command_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str, kind: type[Eagle3Error], kept: bool
 ) -> None:
-    (tmp_path / "ends.py").write_text(f"import sys\nprint('error: no such thing')\nsys.exit({code})\n")
+    (tmp_path / "ends.py").write_text(f"import sys\nprint({said!r})\nsys.exit({code})\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(kind) as raised:
         run_child("ends", {}, tmp_path, tmp_path / "log", Notes())
