@@ -70,7 +70,7 @@ def test_a_saved_configuration_has_it() -> None:
         ("{type: dynamic, factor: 2}", "'dynamic': must be linear, llama3 or yarn"),
         ("{type: llama3, factor: 8}", "original_max_position: not set, and llama3 needs it"),
         ("{type: linear, factor: 0.5}", "factor=0.5: must be at least 1"),
-        ("{type: linear, factor: .inf}", "is not a number to work with"),
+        ("{type: linear, factor: inf}", "is not a number to work with"),
         (f"{{{YARN}, original_max_position: 0}}", "original_max_position: 0 is too small"),
         (
             "{type: llama3, factor: 8, original_max_position: 64, low_freq_factor: 8, high_freq_factor: 1}",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.training.made import BOUNDARIES, HIDDEN, VOCAB, load_job, make_job
 from tests.training.running import rows, run, summary, weights
 
@@ -14,6 +15,7 @@ from eagle3.data.shards import HiddenStates
 from eagle3.drafter.check import check_drafter
 from eagle3.drafter.load import load_drafter
 from eagle3.errors import ConfigError, TrainingError
+from eagle3.target.weights import load_embedding
 from eagle3.training import checkpoints
 from eagle3.training.checkpoints import AtomicCheckpoints, load_checkpoint
 from eagle3.training.job import Job
@@ -43,6 +45,28 @@ def test_it_learns_and_exports_the_best(tmp_path: Path, dtype: str) -> None:
     best = {name.removeprefix("drafter."): w for name, w in weights(job.out, "best.ckpt").items()}
     for name, weight in loaded.drafter.state_dict().items():
         assert torch.equal(weight, best[name].bfloat16().float()), name
+
+
+def test_a_frozen_head_is_the_target_s_and_is_exported_as_it_was(tmp_path: Path) -> None:
+    make_job(tmp_path, sequences=80)
+    job = load_job(
+        tmp_path,
+        tmp_path / "out",
+        drafter={"train_lm_head": False, "draft_vocab_size": 24},
+        trainer={"epochs": 12},
+        optim={"lr": 2e-2},
+    )
+    run(job)
+    assert summary(job.out)["val/accept_length"] > 1.5
+    chosen = load_file(job.out / "draft_vocabulary.safetensors")["draft_ids"]
+    exported = load_file(job.out / "drafter" / "model.safetensors")["lm_head.weight"]
+    assert torch.equal(exported, load_embedding(job.target)[chosen])
+    assert check_drafter(job.out / "drafter", job.target) == []
+    last = load_checkpoint(job.out / "checkpoints" / "last.ckpt")
+    moments = {tuple(t.shape) for state in last["optimizer_states"][0]["state"].values() for t in state.values()}
+    assert tuple(exported.shape) not in moments
+    with pytest.raises(ConfigError, match=r"train_lm_head=false: the target's rows are 16 wide, and .*hidden_size=8"):
+        run(load_job(tmp_path, tmp_path / "narrow", drafter={"train_lm_head": False, "hidden_size": 8}))
 
 
 def test_a_forward_does_not_keep_the_last_step_s_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,8 @@ class DrafterConfig:
     head_dim: int | None = None
     draft_vocab_size: int = 32000
     """Most frequent response tokens that the drafter can propose; at most the target's vocabulary."""
+    train_lm_head: bool = True
+    """false keeps the output head as it is taken from the target: its rows of the draft vocabulary, frozen."""
     rope_theta: float | None = None
     rope_scaling: Any = None
     """null, or a RopeScaling (rope.py checks its keys), e.g. `'drafter.rope_scaling={type: linear, factor: 2}'`."""

@@ -49,7 +49,8 @@ def training_flops(shape: DrafterShape, work: Work) -> int:
     """FLOPs of forward and backward: 2 for each multiply-add.
 
     A product of the drafter's own states counts three times: forward, gradient to the weight, gradient to the input.
-    One whose input is data (captured states, embeddings) has no gradient to its input: twice.
+    One whose input is data (captured states, embeddings) has no gradient to its input: twice; nor has a frozen output
+    head one to its weight.
     """
     H, Ht, Q, KV = shape.hidden_size, shape.target_hidden_size, shape.q_size, shape.kv_size
     own, of_data = 0, 0
@@ -70,5 +71,10 @@ def training_flops(shape: DrafterShape, work: Work) -> int:
         layer = queries * H * (Q + (2 * KV if k else 0))
         layer += 2 * Q * (pairs + k * queries)  # logits and mixing: step 0's keys, and one of each step since
         layer += queries * after
-        own += (shape.num_layers if k else 1) * layer + scored * H * shape.draft_vocab_size
+        own += (shape.num_layers if k else 1) * layer
+        logits = scored * H * shape.draft_vocab_size
+        if shape.train_lm_head:
+            own += logits
+        else:  # no gradient to the weight
+            of_data += logits
     return 2 * (3 * own + 2 * of_data)

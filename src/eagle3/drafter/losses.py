@@ -60,7 +60,7 @@ class _HeadLoss(torch.autograd.Function):
         top = torch.empty(m, dtype=torch.int64, device=x.device)
         losses = torch.empty(m, dtype=weight.dtype, device=x.device)
         wanted = any(ctx.needs_input_grad[:2])
-        d_head = torch.zeros_like(head) if wanted else None
+        d_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         chunk, together = (GPU_ROW_CHUNK, GPU_GRADIENT_CHUNK) if x.is_cuda else (ROW_CHUNK, GRADIENT_CHUNK)
         d_logits = x.new_empty((min(m, together), D)) if wanted else None
         for first in range(0, m, together):
@@ -69,9 +69,10 @@ class _HeadLoss(torch.autograd.Function):
                 part = slice(start, min(start + chunk, end))
                 written = None if d_logits is None else d_logits[start - first : part.stop - first]
                 losses[part], top[part] = _score(x[part] @ narrow.t(), p, rows[part], weight[part], kind, written)
-            if d_logits is not None and d_head is not None:
+            if d_logits is not None:
                 block = d_logits[: end - first]
-                _add_product(d_head, block.t(), x[first:end])
+                if d_head is not None:
+                    _add_product(d_head, block.t(), x[first:end])
                 torch.mm(block, narrow, out=x[first:end])
         # Not saved as tensors: they are scaled in place, and d_head becomes the parameter's gradient without a copy.
         ctx.gradients = (x, d_head)
@@ -83,7 +84,8 @@ class _HeadLoss(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("head_loss: a second backward; the gradients were scaled in place by the first")
         (d_x, d_head), ctx.gradients = ctx.gradients, None
-        return d_x.mul_(grads[0].to(d_x.dtype)), d_head.mul_(grads[0].to(d_head.dtype)), None, None, None, None
+        d_head = None if d_head is None else d_head.mul_(grads[0].to(d_head.dtype))
+        return d_x.mul_(grads[0].to(d_x.dtype)), d_head, None, None, None, None
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

@@ -96,6 +96,7 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleDict({str(n): DecoderLayer(shape, first=False) for n in range(1, shape.num_layers)})
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
+        self.lm_head.requires_grad_(shape.train_lm_head)
         frequencies = inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.reset()
@@ -116,11 +117,13 @@ class Drafter(nn.Module):
 
         They are scaled to a mean length of 1, so that the first logits, of states that the last norm has given unit
         components, are about as large as 1: at full length an untrained drafter is sure and wrong, and unlearns slowly.
+        A head that is not trained has them as they are: the last norm's weight is trained, and finds the length.
         Nothing happens for a drafter of another width than the target's.
         """
         if self.shape.hidden_size == self.shape.target_hidden_size:
             rows = draft_head.to(self.lm_head.weight.dtype)
-            self.lm_head.weight.copy_(rows / rows.norm(dim=1).mean().clamp(min=1e-6))
+            length = rows.norm(dim=1).mean().clamp(min=1e-6) if self.shape.train_lm_head else 1.0
+            self.lm_head.weight.copy_(rows / length)
 
     def angles(self, position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosine and sine for positions `[n]`: each `[n, 1, head_dim/2]`."""

@@ -58,6 +58,8 @@ class DrafterShape:
     norm_output: bool = False
     num_layers: int = 1
     """The first reads embeddings and states; each further one reads the one before."""
+    train_lm_head: bool = True
+    """Else the output head is the target's rows of the draft vocabulary, and stays so."""
 
     @staticmethod
     def build(cfg: DrafterConfig, target: TargetShape, num_boundaries: int) -> "DrafterShape":
@@ -80,6 +82,7 @@ class DrafterShape:
             fc_norm=cfg.fc_norm,
             norm_output=cfg.norm_output,
             num_layers=cfg.num_layers,
+            train_lm_head=cfg.train_lm_head,
         )
         shape.check()
         return shape
@@ -119,6 +122,11 @@ class DrafterShape:
         if self.rms_norm_eps <= 0:
             raise ConfigError(f"drafter.rms_norm_eps={self.rms_norm_eps}: must be positive.")
         check_rope(self.rope_theta, self.rope_scaling)
+        if not self.train_lm_head and self.hidden_size != self.target_hidden_size:
+            raise ConfigError(
+                f"drafter.train_lm_head=false: the target's rows are {self.target_hidden_size} wide, and "
+                f"drafter.hidden_size={self.hidden_size}. Set drafter.train_lm_head=true, or leave the width away."
+            )
         if self.fc_norm and not self.uses_fc:
             raise ConfigError(
                 "drafter.fc_norm=true: SGLang skips fc and fc_norm where the captured states "
