@@ -39,3 +39,10 @@ def test_a_choice_in_a_run_is_told_as_hydra_does() -> None:
     assert sweep_mistake(TAKEN_FOR_A_RUN, asked) is TAKEN_FOR_A_RUN
     other = ConfigCompositionException("Could not find 'target/x'")
     assert sweep_mistake(other, asked) is other
+
+
+def test_a_value_that_is_taken_for_an_option_of_its_group() -> None:
+    said = explain(
+        ConfigCompositionException("In 'config': Could not find 'loss/kl'\nAvailable options in 'loss':\n\tce")
+    )
+    assert "loss.kind=ce, kl or lk" in said

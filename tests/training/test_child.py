@@ -14,6 +14,7 @@ from tests.training.made import load_job, make_job, write_job
 from tests.training.running import rows, run, same, summary, weights
 
 from eagle3.metrics import JsonlReporter, Tail
+from eagle3.pipeline.child import run_child
 from eagle3.training.checkpoints import load_checkpoint
 
 TRAINER: dict[str, Any] = {"epochs": 8, "tokens_per_batch": 64, "checkpoint_every": 1}
@@ -105,3 +106,34 @@ def test_prompts_of_another_dataset_are_told_in_one_line(tmp_path: Path) -> None
     assert errors.startswith("error: ")
     assert errors.endswith("Run the prepare stage first.\n")
     assert errors.count("\n") == 1
+
+
+class Heard:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[int | None] = []
+        self.notes: list[str] = []
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> None:
+        self.steps.append(step)
+
+    def progress(self, done: float, total: float, **fields: Any) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_what_an_earlier_start_said_is_not_said_as_new(tmp_path: Path) -> None:
+    """Its figures are passed on, for W&B; its notes are not."""
+    job = json.loads(make_job(tmp_path).read_text())
+    before = JsonlReporter(tmp_path / "out" / "metrics.jsonl")
+    before.note("epoch 1: held-out accept length 9.999")
+    before.log({"train/loss": 1.0}, 1)
+    before.close()
+    heard = Heard()
+    job["config"]["trainer"]["epochs"] = 1
+    run_child("eagle3.training.main", job, tmp_path / "out", tmp_path / "train.log", heard)
+    assert heard.notes[0] == f"goes on in {tmp_path / 'out'}; what was reported before is in its metrics.jsonl"
+    assert not any("9.999" in note for note in heard.notes)
+    assert heard.steps[0] == 1

@@ -96,9 +96,9 @@ def test_progress_and_rows_are_reported(tmp_path: Path) -> None:
     reported = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
     total = int(summary(job.out)["train/steps"])
     progress = [row["progress"] for row in reported if "progress" in row]
-    assert [p["done"] for p in progress] == sorted({*range(3, total + 1, 3), total})
+    assert [p["done"] for p in progress] == sorted({0, *range(3, total + 1, 3), total})
     assert all(p["total"] == total and p["unit"] == "steps" for p in progress)
-    assert {"loss", "accept_length", "tokens_per_s", "data_wait"} <= progress[0].keys()
+    assert {"loss", "accept_length", "tokens_per_s", "data_wait"} <= progress[1].keys()
     row = next(row["values"] for row in reported if "train/loss" in row.get("values", {}))
     for name in ("lr", "grad_norm", "tokens_per_s", "data_wait", "accept_length", "loss_step_0", "acc_step_2"):
         assert f"train/{name}" in row

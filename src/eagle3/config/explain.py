@@ -8,6 +8,15 @@ from pathlib import Path
 from hydra.errors import OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from eagle3.config.schema import DrafterConfig, OptimConfig
+
+_KEYS = {
+    "loss": "loss.kind=ce, kl or lk; loss.ttt_steps, loss.step_decay",
+    "drafter": ", ".join(f"drafter.{field.name}" for field in dataclasses.fields(DrafterConfig)),
+    "optim": ", ".join(f"optim.{field.name}" for field in dataclasses.fields(OptimConfig)),
+}
+"""Of groups with one option, of which another is what a user would look for."""
+
 
 def _known_keys(error: OmegaConfBaseException) -> list[str]:
     kind = error.object_type
@@ -36,6 +45,8 @@ def explain(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     # Hydra lists where it searched; the options are what a user wants to read.
     keep = [line for line in lines if not re.match(r"\s*(Config search path|.*provider=)", line)]
+    if (group := re.search(r"Could not find '(\w+)/", str(error))) and (keys := _KEYS.get(group[1])):
+        keep.append(f"What differs is a key of the group: {keys}")
     for launcher in ("submitit", "ray"):
         if any(f"hydra/launcher/{launcher}" in line for line in keep):
             keep.append(f"Its package is not installed: pip install hydra-{launcher}-launcher (docs/sweeps.md)")

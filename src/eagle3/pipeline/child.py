@@ -35,6 +35,11 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
     job_file = out / JOB_FILE
     write_json(job_file, job)
     tail = Tail(out / "metrics.jsonl")
+    before = [row for row in tail.rows() if "values" in row]
+    for row in before:
+        replay(row, reporter)
+    if before:  # what was said then is not said again: it would be taken for new
+        reporter.note(f"goes on in {out}; what was reported before is in its metrics.jsonl")
     # On a CPU, OpenMP threads that spin while they wait slow a shared machine five times over.
     environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONUNBUFFERED": "1"}
     argv = [sys.executable, "-m", module, str(job_file)]

@@ -1,6 +1,7 @@
 """What surrounds an experiment: signals, exit codes, and errors in words that a user can act on."""
 
 import errno
+import logging
 import os
 import re
 import signal
@@ -38,7 +39,7 @@ _LAUNCHERS = ("submitit", "ray", "hydra_plugins")
 _LONGEST_ERROR = 2000
 _signals = 0
 _terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
-_failures: list[Eagle3Error] = []
+_failures: list[Exception] = []
 
 
 class _Stop(BaseException):
@@ -65,6 +66,7 @@ def main(job: Callable[[], None]) -> int:
 
     A sweep ends with the table of its jobs, and with 1 when one of them failed.
     """
+    logging.raiseExceptions = False  # a library whose own log can't be written (W&B's, a full disk) fills the screen
     signal.signal(signal.SIGINT, _on_signal)
     signal.signal(signal.SIGTERM, _on_signal)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup says that a closed terminal is to stop nothing
@@ -129,7 +131,8 @@ def _refused(error: OSError) -> str:
     where = error.filename2 or error.filename
     told = f"{where}: {error.strerror}" if where else str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{told}; make room there, or choose another disk with paths.runs, paths.artifacts, or TMPDIR"
+        place = "there" if where else "on the disks of paths.runs and paths.artifacts"
+        return f"{told}; make room {place}, or choose others with paths.runs=/folder, paths.artifacts=/folder"
     if isinstance(error, FileNotFoundError):
         return f"{told}; was it removed? Delete the folder of its stage too, and the same command makes it again"
     return f"{told}; runs are written to paths.runs, artifacts to paths.artifacts: give folders that can be written"
@@ -190,16 +193,18 @@ def run_job(cfg: DictConfig) -> None:
         if record is None or cfg.get("mode") != "run":
             if record is not None:
                 sweep_plan.add(record, str(error) if isinstance(error, Eagle3Error) else explain(error))
-            elif isinstance(error, Eagle3Error):
-                _failures.append(error)
             else:
-                raise
+                _failures.append(error)
             return
         record_failure(record, run_dir, error)
         if cfg.sweep.fail_fast or hydra.sweeper.get("max_batch_size") == 1:
             if str(hydra.launcher._target_) == BASIC_LAUNCHER:
                 raise _Stop from error  # Hydra would put a line of its own before the table
             raise JobFailedError(str(error)) from error  # so that Hydra stops
+    except OSError as error:
+        if record is not None:
+            raise
+        _failures.append(error)
     finally:
         _drop_if_empty(run_dir, cfg)
 

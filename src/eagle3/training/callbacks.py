@@ -67,6 +67,9 @@ class Metrics(Callback):
         self._since = time.perf_counter()
         self._reported_step = trainer.global_step
         self._mark()
+        assert isinstance(pl_module, DrafterModule)
+        # The first figures may be minutes away.
+        self.reporter.progress(trainer.global_step, pl_module.total_steps, unit="steps")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int

@@ -102,7 +102,7 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
     ranks = f" for each of {machine.world} ranks" if machine.world > 1 else ""
     reporter.note(
         f"{len(data.train_set)} sequences of {int(data.train_set.lengths.sum())} tokens in {len(data.train_loader)} "
-        f"batches an epoch{ranks}, {data.packing.fill:.0%} full; {len(data.held_out_set)} sequences held out; "
+        f"batches an epoch{ranks}, {_fill(data.packing.fill)}; {len(data.held_out_set)} sequences held out; "
         f"draft vocabulary of {shape.draft_vocab_size} covers {covered:.1%} of the responses"
     )
     frozen = Frozen.load(job.target, draft_ids)
@@ -113,7 +113,7 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
         both, share = [data.train_set, data.held_out_set], machine.rank / machine.world
         assert frozen.head is not None
         fill_target_top(both, frozen.head, machine.device, reporter, begin=share)
-        require_drafted(*both, draft_ids, reporter)
+        require_drafted(data.train_set, data.held_out_set, draft_ids, reporter)
         frozen = frozen.without_head()
         module = DrafterModule(drafter, frozen, job.config.loss, job.config.optim, budget.total_steps, job.plain)
         _fit(job, machine, data, budget, module, ReporterLogger(reporter), stop)
@@ -134,6 +134,12 @@ def train(job: Job, machine: Machine, reporter: Reporter, stop: StopSignal) -> N
             "train/batch_fill": data.packing.fill,
         }
         write_json(job.out / "summary.json", summary)
+
+
+def _fill(fill: float) -> str:
+    if fill <= 1:
+        return f"{fill:.0%} full"
+    return f"{fill:,.1f} times as large as trainer.tokens_per_batch, because no sequence is cut"
 
 
 def _origin(job: Job) -> dict[str, str]:
