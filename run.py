@@ -5,14 +5,19 @@ python run.py experiment=kimi_k25 mode=plan      what would happen; starts nothi
 python run.py --config-dir RUN snapshot=replay   repeat a run
 """
 
+import gc
 import os
 import sys
 
-import hydra
-from omegaconf import DictConfig
+gc.disable()  # what imports make stays; to look through it again and again is a fifth of the start
 
-from eagle3 import config, pipeline
+import hydra  # noqa: E402
+from omegaconf import DictConfig  # noqa: E402
 
+from eagle3 import config, pipeline  # noqa: E402
+
+gc.freeze()
+gc.enable()
 # Hydra then raises what went wrong instead of printing its own page; pipeline.main says it in our words.
 os.environ["HYDRA_FULL_ERROR"] = "1"
 config.register()

@@ -4,6 +4,7 @@ SciPy, torchvision and transformers are imported for metrics that nobody here us
 seconds that a training child would spend on imports on two cores. To torchmetrics they seem not to be installed.
 """
 
+import gc
 from typing import Any
 from unittest import mock
 
@@ -22,9 +23,13 @@ def import_lightning() -> None:
     def requirement_met(self: Any) -> bool:
         return not str(self.requirement).startswith(NEEDLESS) and met(self)
 
+    gc.disable()  # what imports make stays
     with (
         mock.patch.object(imports, "package_available", package_available),
         mock.patch.object(imports.RequirementCache, "__bool__", requirement_met),
     ):
         import torchmetrics  # noqa: F401
     import lightning.pytorch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
