@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from eagle3.comparison import Comparison, NothingToCompareError, compare, headline
 from eagle3.config.schema import TargetConfig
 from eagle3.config.validate import check_name, default_boundaries, outside
+from eagle3.data.json_file import write_json
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
 from eagle3.pipeline.sweep_plan import print_sweep_plan
@@ -83,7 +84,7 @@ class SweepCallback(Callback):
             lock = _locked(folder)
             plan = {"command": shlex.join(sys.argv), "jobs": jobs}
             (folder / STOP).unlink(missing_ok=True)
-            (folder / SWEEP_FILE).write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+            write_json(folder / SWEEP_FILE, plan)
         _current = _Sweep(folder, lock)
 
 

@@ -4,7 +4,6 @@ Reads the sweep's folder alone, so it works on a sweep that runs, was stopped, o
 rankings below the table are the comparison's.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -16,6 +15,7 @@ from eagle3.comparison.figures import figures_in, show
 from eagle3.comparison.ranking import Ranking
 from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_text
 from eagle3.comparison.terminal import Fitting
+from eagle3.data.json_file import write_json
 from eagle3.pipeline.artifacts import read_json
 from eagle3.tracking.units import counted, duration
 
@@ -41,7 +41,7 @@ class Record:
 
     def write(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / JOB_RECORD).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_json(run_dir / JOB_RECORD, asdict(self))
 
     def end(self, run_dir: Path, status: str, seconds: float, failure: str | None = None) -> None:
         """Notes the outcome."""
