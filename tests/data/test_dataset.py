@@ -140,7 +140,8 @@ def test_the_targets_choices_are_kept_for_the_next_training(states: HiddenStates
     def counted(final, *args):
         if len(asked) == 2:
             raise KeyboardInterrupt
-        asked.append(len(final))
+        if len(final):  # a sequence may have none
+            asked.append(len(final))
         return target_argmax(final, *args)
 
     monkeypatch.setattr(targets, "target_argmax", counted)
@@ -157,7 +158,7 @@ def test_the_targets_choices_are_kept_for_the_next_training(states: HiddenStates
     dataset.target_top = None
     fill_target_top([dataset], head, "cpu", reporter)
     assert torch.equal(dataset.target_top, whole)
-    monkeypatch.setattr(targets.np, "memmap", lambda *_, **__: (_ for _ in ()).throw(OSError("read-only")))
+    monkeypatch.setattr(targets.os, "open", lambda *_, **__: (_ for _ in ()).throw(OSError("read-only")))
     monkeypatch.setattr(targets, "target_argmax", target_argmax)
     fill_target_top([dataset], head, "cpu", reporter)
     assert torch.equal(dataset.target_top, whole)

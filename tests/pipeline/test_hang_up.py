@@ -1,5 +1,7 @@
 """A terminal that is closed stops a sweep as Ctrl-C does: in order, with its table."""
 
+import errno
+import importlib
 import json
 import os
 import pty
@@ -7,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.e2e.chat_model import write_chat_model, write_conversations
 from tests.e2e.test_run import leftovers, overrides
 
@@ -31,3 +34,20 @@ def test_a_closed_terminal_stops_the_sweep_in_order(tmp_path: Path) -> None:
     assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "interrupted"
     assert "interrupted" in (sweep / "sweep.md").read_text()
     assert not leftovers(tmp_path)
+
+
+def test_what_is_printed_to_it_before_its_signal_stops_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = importlib.import_module("eagle3.pipeline.main")  # the package's `main` is its function
+    read, terminal = os.pipe()
+    monkeypatch.setattr(main, "_terminals", [terminal])
+
+    def job() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert main._guarded(job) == 130
+    os.write(terminal, b"goes nowhere")
+    os.close(terminal)
+    assert os.read(read, 1) == b""
+    os.close(read)
+    monkeypatch.setattr(main, "_terminals", [])
+    assert main._guarded(job) == 1, "a disk's fault"

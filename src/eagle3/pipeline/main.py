@@ -51,14 +51,27 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
     global _signals
     _signals += 1
     if number == signal.SIGHUP:
-        for descriptor in _terminals:  # is gone: what is still printed would fail, and the table with it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        _print_nowhere()
     if _signals == 1:
         raise KeyboardInterrupt
     if _signals == 2:
         os.write(2, b"\nstopping: finished work is being kept; once more leaves at once\n")
         return
     os._exit(EXIT_INTERRUPTED)
+
+
+def _print_nowhere() -> None:
+    """The terminal is gone: what is still printed would fail, and the table with it."""
+    for descriptor in _terminals:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _hung_up(error: OSError) -> bool:
+    """Something was printed to a terminal that is closed: its signal has not been seen yet."""
+    if error.errno != errno.EIO or not _terminals:
+        return False
+    _print_nowhere()
+    return True
 
 
 def main(job: Callable[[], None]) -> int:
@@ -76,7 +89,12 @@ def main(job: Callable[[], None]) -> int:
 
 def _guarded(job: Callable[[], None]) -> int:
     try:
-        job()
+        try:
+            job()
+        except OSError as error:
+            if _hung_up(error):
+                raise KeyboardInterrupt from None
+            raise
         if _failures:
             raise _failures[0]
         return EXIT_DONE
@@ -202,7 +220,7 @@ def run_job(cfg: DictConfig) -> None:
                 raise _Stop from error  # Hydra would put a line of its own before the table
             raise JobFailedError(str(error)) from error  # so that Hydra stops
     except OSError as error:
-        if record is not None:
+        if record is not None or error.errno == errno.EIO:
             raise
         _failures.append(error)
     finally:
