@@ -148,9 +148,19 @@ def _boundaries(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    args, left = parser.parse_known_args(argv)
+    if left and args.command == "export" and args.out is None and not left[0].startswith("-"):
+        args.out = Path(left.pop(0))  # after options, where argparse does not look for it
+    if left:
+        parser.error(f"{args.command}: no such arguments: {' '.join(left)}; see eagle3 {args.command} --help")
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    args = _parser().parse_args(argv)
+    args = _parsed(argv)
     try:
         if args.command == "doctor":
             from eagle3.commands.doctor import run_doctor

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,11 +108,19 @@ def test_damaged_weights(run: Path, target: TargetInfo, capsys: pytest.CaptureFi
     assert "none: no *.safetensors" in spoken(capsys, "inspect", run / "drafter")[1]
 
 
-def test_a_run_whose_drafter_is_gone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(run / "drafter")
+def test_a_run_whose_drafter_is_gone(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    training = tmp_path / "its training"
+    shutil.move(run / "drafter", training / "drafter")
     code, out, _ = spoken(capsys, "verify", run)
     assert code == 1
     assert "its drafter is missing" in out
+    assert "The same command makes it again" in out
+    made = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps({**made, "artifacts": {"train": str(training)}}))
+    remedy = shlex.split(spoken(capsys, "verify", run)[1].rpartition("eagle3 ")[2])
+    code, _, err = spoken(capsys, *remedy, tmp_path / "again")
+    assert code == 0, err
+    assert (tmp_path / "again" / "model.safetensors").is_file()
     for config in ("until: extract\n", "until: report\nevaluate: {drafter: /theirs}\n"):
         (run / "config.yaml").write_text(config)
         assert spoken(capsys, "verify", run)[0] == 2, "it was to have none"

@@ -29,7 +29,7 @@ def good() -> Config:
         server=ServerConfig(device="cpu"),
     )
     cfg.drafter.draft_vocab_size = 50
-    cfg.drafter.rope_scaling = RopeScaling("linear", 2.0, 2048)
+    cfg.drafter.rope_scaling = RopeScaling("yarn", 2.0, 2048)
     return cfg
 
 

@@ -69,6 +69,7 @@ def test_a_saved_configuration_has_it() -> None:
         ("{type: yarn, factor: 2, original_max_position: 64.5}", "64.5 is not a whole number"),
         ("{type: dynamic, factor: 2}", "'dynamic': must be linear, llama3 or yarn"),
         ("{type: llama3, factor: 8}", "original_max_position: not set, and llama3 needs it"),
+        ("{type: linear, factor: 2, original_max_position: 5}", "linear scaling has none"),
         ("{type: linear, factor: 0.5}", "factor=0.5: must be at least 1"),
         ("{type: linear, factor: inf}", "is not a number to work with"),
         (f"{{{YARN}, original_max_position: 0}}", "original_max_position: 0 is too small"),

@@ -1,5 +1,6 @@
 """`eagle3 verify PATH`: reads everything again and names what is wrong."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,8 +68,16 @@ def _faults_of(
     if kind is Kind.EXPORTED:
         return _export_faults(folder)
     if kind in (Kind.RUN, Kind.TRAINING):
-        return iter(["finished, and its drafter is missing (drafter/). The same command makes what is missing"])
+        return iter([f"finished, and its drafter is missing (drafter/). {_remedy(folder)}"])
     return _drafter_faults(folder, target, boundaries, version)
+
+
+def _remedy(folder: Path) -> str:
+    """Of a run or training without its drafter."""
+    training = part(read_json(folder / "provenance.json"), "artifacts").get("train")
+    if training and (there := Path(training) / "drafter").is_dir():
+        return f"Its training has it: {shlex.join(['eagle3', 'export', str(there), '--format', 'sglang'])}"
+    return "The same command makes it again, of a run in the folder of a new one"
 
 
 def _parts(path: Path) -> list[tuple[Kind, Path]]:

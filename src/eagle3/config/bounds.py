@@ -60,6 +60,7 @@ LEAST: dict[str, int] = {
 }
 """Of a list, each number."""
 MOST: dict[str, int] = {
+    "prepare.own_prompts": 10_000_000,
     "drafter.num_layers": 64,
     "loss.ttt_steps": 64,
     "evaluate.drafts.steps": 64,

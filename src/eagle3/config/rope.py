@@ -63,6 +63,8 @@ def check_rope(theta: float | None, scaling: RopeScaling | None) -> None:
             f"{KEY}.original_max_position: not set, and {scaling.type} needs it: the context that the target was "
             "trained with before it was scaled (original_max_position_embeddings in its config.json)."
         )
+    if scaling.type == "linear" and scaling.original_max_position:
+        raise ConfigError(f"{KEY}.original_max_position: linear scaling has none; leave it out")
     for kind, low, high in (("llama3", "low_freq_factor", "high_freq_factor"), ("yarn", "beta_slow", "beta_fast")):
         least, most = getattr(scaling, low), getattr(scaling, high)
         if scaling.type == kind and least >= most:

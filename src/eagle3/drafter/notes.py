@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from eagle3.config.origin import SNAPSHOT
 from eagle3.drafter.folder import DrafterFiles
 from eagle3.target.info import TargetInfo
 from eagle3.target.weights import load_embedding
@@ -18,6 +19,8 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
         if "weights_sha256" not in files.own or "config" not in files.own:
             yield "it was exported before checksums were kept: a changed byte or setting can't be seen"
         return
+    if (files.folder / SNAPSHOT).is_file():
+        yield "it was made by eagle3, but its config.json has lost the `eagle3` block: it is looked at like anyone's"
     shape = files.shape()
     odd = [
         f"{key} is {ours}, the target's {theirs}"
