@@ -44,7 +44,7 @@ MADE = {
     "two-layers": Made({"num_layers": 2}),
     "three-layers": Made({"num_layers": 3, "norm_output": True, "hidden_size": 32, "attention_bias": True}),
     "yarn": Made({"rope_scaling": RopeScaling("yarn", 4.0, 64)}),
-    "linear-full-vocabulary": Made({"rope_scaling": RopeScaling("linear", 2.0, 64), "draft_vocab_size": 128}),
+    "linear-full-vocabulary": Made({"rope_scaling": RopeScaling("linear", 2.0), "draft_vocab_size": 128}),
 }
 
 

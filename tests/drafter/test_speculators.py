@@ -69,7 +69,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"num_layers": 3},
     {"rope_scaling": RopeScaling("llama3", 8.0, 16)},
     {"rope_scaling": RopeScaling("yarn", 4.0, 16)},
-    {"rope_scaling": RopeScaling("linear", 4.0, 16)},
+    {"rope_scaling": RopeScaling("linear", 4.0)},
 ]
 
 

@@ -70,7 +70,7 @@ def test_outputs_loss_and_every_gradient_equal_the_definition(
         {"fc_norm": True, "norm_output": True},
         {"draft_vocab_size": 40},
         {"rms_norm_eps": 0.1},
-        {"rope_scaling": RopeScaling("linear", 4.0, 8)},
+        {"rope_scaling": RopeScaling("linear", 4.0)},
         {"rope_scaling": RopeScaling("llama3", 8.0, 16)},
         {"rope_scaling": RopeScaling("yarn", 4.0, 16)},
     ],

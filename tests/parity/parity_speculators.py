@@ -65,7 +65,7 @@ def losses_of(metrics: dict[str, Tensor]) -> Tensor:
         (SEVERAL, {"fc_norm": True}, {}),
         (SEVERAL, {"norm_output": True}, {}),
         (SEVERAL, {"num_kv_heads": 4, "rms_norm_eps": 0.1}, {}),
-        (SEVERAL, {"rope_scaling": RopeScaling("linear", 4.0, 8)}, {}),
+        (SEVERAL, {"rope_scaling": RopeScaling("linear", 4.0)}, {}),
         (SEVERAL, {"rope_scaling": RopeScaling("llama3", 8.0, 16)}, {}),
         (SEVERAL, {"rope_scaling": RopeScaling("yarn", 4.0, 16)}, {}),
     ],

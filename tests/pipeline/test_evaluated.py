@@ -92,7 +92,7 @@ def config(folder: Path, kind: str, given: bool) -> Config:
     )
     cfg.trainer.accelerator = "gpu"
     cfg.target.shape = ShapeConfig(64, 8, 100, 256)
-    cfg.drafter.rope_scaling = RopeScaling("linear", 2.0, 2048)
+    cfg.drafter.rope_scaling = RopeScaling("yarn", 2.0, 2048)
     return cfg
 
 
