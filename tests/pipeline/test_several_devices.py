@@ -68,5 +68,5 @@ def test_a_ranks_own_words_reach_whoever_waits(tmp_path: Path) -> None:
         run_child("eagle3.training.ranks", job, tmp_path / "out", tmp_path / "train.log", Notes())
     text = str(raised.value)
     assert text.startswith("1 sequences are too few for 2 batches")
-    assert "rank0.log" in text
+    assert "rank0.log" in text or "rank1.log" in text, "both fail; the first to end is the one that is told"
     assert f"(log: {tmp_path / 'train.log'}" in text
