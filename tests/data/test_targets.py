@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.data.test_prepare import Recorder
 from tests.training.made import load_job, make_job
 from tests.training.running import run, summary
 
@@ -18,20 +19,6 @@ from eagle3.data.shards import HiddenStates
 from eagle3.data.targets import fill_target_top, require_drafted
 from eagle3.errors import TrainingError
 from eagle3.target.weights import load_embedding
-
-
-class Notes:
-    """A reporter that remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def log(self, values: dict[str, Any], step: int | None = None) -> None: ...
-
-    def progress(self, done: float, total: float, **fields: Any) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture
@@ -45,11 +32,11 @@ def dataset(place: Path) -> SequenceDataset:
     return SequenceDataset(states, np.arange(len(states)), [1, 3])
 
 
-def choices(place: Path, notes: Notes | None = None) -> torch.Tensor:
+def choices(place: Path, notes: Recorder | None = None) -> torch.Tensor:
     """Of all sequences, as a training finds or computes them."""
     whole = dataset(place)
     head = load_embedding(load_job(place, place / "out").target)
-    fill_target_top([whole], head, "cpu", notes or Notes())
+    fill_target_top([whole], head, "cpu", notes or Recorder())
     assert whole.target_top is not None
     return whole.target_top
 
@@ -60,7 +47,7 @@ def kept(place: Path) -> Path:
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Notes how many rows are computed, each time that some are."""
+    """Recorder how many rows are computed, each time that some are."""
     from eagle3.data import targets
 
     found: list[int] = []
@@ -124,7 +111,7 @@ def test_a_full_disk_is_told_and_nothing_is_kept(place: Path, monkeypatch: pytes
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(file, data, offset)
 
-    notes = Notes()
+    notes = Recorder()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         assert torch.equal(choices(place, notes), first)
@@ -137,7 +124,7 @@ def test_a_full_disk_is_told_and_nothing_is_kept(place: Path, monkeypatch: pytes
 def test_a_file_that_may_not_grow(place: Path) -> None:
     """A real limit of the system on a file's size, in this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    notes = Notes()
+    notes = Recorder()
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1001, hard))
         found = choices(place, notes)
@@ -149,7 +136,7 @@ def test_a_file_that_may_not_grow(place: Path) -> None:
 
 
 def test_nothing_to_learn_stops(place: Path) -> None:
-    whole, notes = dataset(place), Notes()
+    whole, notes = dataset(place), Recorder()
     whole.target_top = choices(place)
     used = whole.target_top.unique()
     unused = torch.tensor([*sorted(set(range(48)) - set(used.tolist())), 100], dtype=torch.int64)
@@ -160,7 +147,7 @@ def test_nothing_to_learn_stops(place: Path) -> None:
 
 
 def test_held_out_figures_without_meaning_are_told(place: Path) -> None:
-    notes = Notes()
+    notes = Recorder()
     whole, silent = dataset(place), dataset(place)
     whole.target_top = choices(place)
     silent.target_top = torch.full_like(whole.target_top, 47)
