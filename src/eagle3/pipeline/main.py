@@ -89,12 +89,7 @@ def main(job: Callable[[], None]) -> int:
 
 def _guarded(job: Callable[[], None]) -> int:
     try:
-        try:
-            job()
-        except OSError as error:
-            if _hung_up(error):
-                raise KeyboardInterrupt from None
-            raise
+        job()
         if _failures:
             raise _failures[0]
         return EXIT_DONE
@@ -129,6 +124,8 @@ def _guarded(job: Callable[[], None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:  # Hydra makes the run folder before any code of ours runs
+        if _hung_up(error):
+            return EXIT_INTERRUPTED
         print(f"error: {_refused(error)}", file=sys.stderr)
         return EXIT_FAILED
     except Exception as error:
