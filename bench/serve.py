@@ -23,7 +23,6 @@ from omegaconf.errors import OmegaConfBaseException
 from eagle3.config.explain import explain
 from eagle3.config.load import PROJECT, load, register
 from eagle3.config.schema import Config
-from eagle3.data.json_file import write_json
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain_run import run_chains
@@ -31,6 +30,7 @@ from eagle3.evaluation.figures import name_of
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.served import PAGE, run_served
 from eagle3.evaluation.sets import require_sets
+from eagle3.files.json_file import write_json
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import TargetInfo, read_info
 from eagle3.tracking.console import ConsoleReporter, FanOut

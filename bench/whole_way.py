@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.load import PROJECT
-from eagle3.data.json_file import write_json
 from eagle3.evaluation.agreement import agreement
+from eagle3.files.json_file import write_json
 from eagle3.server.arguments import installed
 from eagle3.tracking.results import Stage, read_json
 from prompts import write_prompts

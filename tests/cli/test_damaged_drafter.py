@@ -153,7 +153,9 @@ def test_an_earlier_export_is_written_over(
     tmp_path: Path, run: Path, theirs: Path, target: TargetInfo, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "model.partial").touch()  # an export was killed here
+    (tmp_path / "out" / "config.json.partial").touch()  # an export was killed here
+    (tmp_path / "out" / "model.safetensors.writing").mkdir()
+    (tmp_path / "out" / "model.safetensors.writing" / ".tmpA1b2C3").touch()
     for form in ("sglang", "speculators", "sglang"):
         code, out, err = spoken(capsys, "export", run, tmp_path / "out", "--format", form)
         assert (code, err) == (0, ""), out
@@ -162,7 +164,7 @@ def test_an_earlier_export_is_written_over(
     given = ("--format", "sglang", "--target", target.path)
     assert spoken(capsys, "export", theirs, tmp_path / "out", *given)[0] == 0
     assert not (tmp_path / "out" / "provenance.json").exists(), "that was another drafter's"
-    assert not list((tmp_path / "out").glob("*.partial"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors", "README.md"}
 
 
 def test_another_target_is_refused(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +243,7 @@ def test_a_place_that_can_be_none(tmp_path: Path, run: Path, capsys: pytest.Capt
     (tmp_path / "file").touch()
     code, _, err = spoken(capsys, "export", run, tmp_path / "file" / "out", "--format", "sglang")
     assert code == 1
-    assert "the drafter cannot be written" in err
+    assert "could not be written" in err
 
 
 @contextmanager
@@ -261,6 +263,6 @@ def test_a_full_disk(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[st
         code = main(["export", str(run), str(tmp_path / "out"), "--format", "sglang"])
     _, err = capsys.readouterr()
     assert code == 1
-    assert "the drafter cannot be written" in err
+    assert "could not be written" in err
     assert list((tmp_path / "out").iterdir()) == []
     assert spoken(capsys, "export", run, tmp_path / "out", "--format", "sglang")[0] == 0

@@ -9,8 +9,9 @@ from safetensors.numpy import load_file, save_file
 from tests.data.small_datasets import SHAPE, prompts_of
 
 from eagle3.data.placement import Placement, Prompts, place, write_placement
-from eagle3.data.space import GIB, dataset_bytes, require_space, used_bytes
+from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError, DataError
+from eagle3.files.disk import GIB, used_bytes
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=60), st.integers(1, 80), st.integers(1, 50))

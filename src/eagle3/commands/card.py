@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle3 import __version__
 from eagle3.commands.origin import made_of, part
-from eagle3.errors import Eagle3Error
+from eagle3.files.whole import whole_file
 from eagle3.target.info import TargetInfo
 from eagle3.tracking.results import read_json
 
@@ -41,13 +41,9 @@ class Card:
 
 
 def write_card(out: Path, card: Card) -> None:
-    """Writes `out`/README.md. Raises Eagle3Error where it can't be written."""
-    beside = out / "README.md.partial"
-    try:
-        beside.write_text("\n".join(_lines(out, card)) + "\n", encoding="utf-8")
-        beside.replace(out / "README.md")
-    except OSError as error:
-        raise Eagle3Error(f"{out}: the model card can't be written ({error})") from error
+    """Writes `out`/README.md. Raises DataError where it can't be written."""
+    with whole_file(out / "README.md") as partial:
+        partial.write_text("\n".join(_lines(out, card)) + "\n", encoding="utf-8")
 
 
 def _lines(out: Path, card: Card) -> Iterator[str]:

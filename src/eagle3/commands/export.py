@@ -17,6 +17,8 @@ from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import config_of, part
 from eagle3.config.origin import FILES, read_origin, write_origin
 from eagle3.errors import EXIT_DONE, ConfigError, Eagle3Error
+from eagle3.files.disk import disk_error
+from eagle3.files.whole import PARTIAL, WRITING
 from eagle3.target.info import TargetInfo
 from eagle3.tracking.results import read_json
 
@@ -113,7 +115,7 @@ def _require_free(out: Path, folder: Path) -> None:
         raise ConfigError(f"{out}: is no folder; give a new one")
     if part(read_json(out / "config.json"), "eagle3").get("by") == "export":
         return
-    if left := sorted(path.name for path in out.iterdir() if path.suffix != ".partial"):
+    if left := sorted(path.name for path in out.iterdir() if path.suffix not in (WRITING, PARTIAL)):
         raise ConfigError(
             f"{out}: holds {', '.join(left[:3])}{', ...' if len(left) > 3 else ''} and is no earlier export. Give a "
             "new folder, or empty this one"
@@ -141,9 +143,9 @@ def _write(export: _Export) -> list[int]:
         for name in FILES:
             if name not in origin:  # of an earlier export there, which something else made
                 (export.out / name).unlink(missing_ok=True)
-        write_origin(origin, export.out)
     except OSError as error:
-        raise Eagle3Error(f"{export.out}: what made the drafter can't be written beside it ({error})") from error
+        raise disk_error(error, export.out) from error
+    write_origin(origin, export.out)
     return boundaries
 
 

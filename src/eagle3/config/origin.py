@@ -6,6 +6,9 @@ A drafter's folder holds them as files, a checkpoint as strings. Either is a `--
 from collections.abc import Mapping
 from pathlib import Path
 
+from eagle3.files.disk import disk_error
+from eagle3.files.whole import whole_file
+
 SNAPSHOT, PROVENANCE = "snapshot/replay.yaml", "provenance.json"
 FILES = ("config.yaml", SNAPSHOT, PROVENANCE)
 KEY = "made_by"
@@ -18,10 +21,15 @@ def read_origin(folder: Path) -> dict[str, str]:
 
 
 def write_origin(texts: Mapping[str, str], folder: Path) -> None:
-    """Writes them beside and renames: the files that are there may be links, which other folders share."""
+    """Writes each whole: the files that are there may be links, which other folders share.
+
+    Raises DataError where they can't be written.
+    """
     for name, text in texts.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(path.name + ".partial")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, path) from error
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8")

@@ -134,10 +134,6 @@ def _check_layers(cfg: Config) -> None:
 
 def _check_server(cfg: Config) -> None:
     _one_of("server.device", cfg.server.device, ("cpu", "cuda"))
-    if cfg.server.device == "cpu" and cfg.server.tp != 1:
-        raise ConfigError(
-            f"server.tp: {cfg.server.tp} with server.device=cpu; a CPU server is one process, set server.tp=1"
-        )
     if not 0 <= cfg.server.port < 65536:
         raise ConfigError(f"server.port: {cfg.server.port} is not a port; give 1..65535, or 0 for a free one")
     for role in ("extraction", "serving"):

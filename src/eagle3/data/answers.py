@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from eagle3.data.prompts import Conversation
-from eagle3.data.space import disk_error
+from eagle3.files.disk import disk_error
 
 
 @dataclass(frozen=True)

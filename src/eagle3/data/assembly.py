@@ -12,8 +12,8 @@ from eagle3.data.ledger import Committed
 from eagle3.data.manifest import Manifest, ShardEntry
 from eagle3.data.placement import Placement, ShardPlan
 from eagle3.data.skeleton import PARTIAL, checksum_table, create_skeleton, finalise, row_checksums, skeleton_matches
-from eagle3.data.space import disk_error
 from eagle3.errors import DataError
+from eagle3.files.disk import disk_error
 
 QUARANTINED = -1
 

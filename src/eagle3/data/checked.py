@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from eagle3.data.json_file import write_json
 from eagle3.data.layout import ShardLayout
 from eagle3.data.manifest import NAME as MANIFEST
 from eagle3.data.manifest import Manifest
 from eagle3.data.shards import open_shard
 from eagle3.data.skeleton import checksum_table, index_sha256, row_checksums
 from eagle3.errors import DataError
+from eagle3.files.json_file import write_json
 
 NAME = "checked.json"
 THREADS = 8

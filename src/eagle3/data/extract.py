@@ -21,10 +21,10 @@ from eagle3.data.ledger import LedgerTail
 from eagle3.data.limits import longest_prompt
 from eagle3.data.manifest import NAME, Manifest, quantisation_text
 from eagle3.data.placement import Prompts, place
-from eagle3.data.space import GIB, disk_error
 from eagle3.data.targets import forget_choices
 from eagle3.data.writer import blank_manifest
 from eagle3.errors import DataError, Eagle3Error
+from eagle3.files.disk import GIB, disk_error
 from eagle3.metrics import Reporter
 from eagle3.server.flags import DUMP_FOLDER
 from eagle3.target import TargetInfo

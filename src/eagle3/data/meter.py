@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any
 
 from eagle3.data.assembly import Assembly
-from eagle3.data.space import GIB, free_bytes
+from eagle3.files.disk import GIB, free_bytes
 from eagle3.metrics import Reporter
 
 PERIOD_S = 1.0

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from eagle3.data.prompts import Conversation, Tally
-from eagle3.data.space import disk_error
 from eagle3.data.tokenize import ConversationTokenizer
 from eagle3.errors import DataError
+from eagle3.files.disk import disk_error
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.waves import Waves

@@ -9,12 +9,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from eagle3.data.json_file import write_json
 from eagle3.data.layout import FORMAT_VERSION, ShardLayout, StateShape
 from eagle3.data.skeleton import ShardIndex
-from eagle3.data.space import GIB
-from eagle3.data.whole_file import whole_file
 from eagle3.errors import DataError
+from eagle3.files.disk import GIB
+from eagle3.files.json_file import write_json
+from eagle3.files.whole import whole_file
 
 PROMPTS = "prompts.safetensors"
 PREPARE_AGAIN = "Remove the folder and prepare again."

@@ -17,8 +17,8 @@ from eagle3.data.prompts import EARLY_ROWS, Conversation, Tally, read_conversati
 from eagle3.data.prompts_file import write_summary
 from eagle3.data.split import held_out_sides
 from eagle3.data.tokenize import ConversationTokenizer, Tokenized, tokenizer_sha256
-from eagle3.data.whole_file import whole_file
 from eagle3.errors import DataError
+from eagle3.files.whole import whole_file
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eagle3.config.provenance import file_sha256
-from eagle3.data.json_file import write_json
+from eagle3.files.json_file import write_json
 
 NAME, SUMMARY = "prompts.safetensors", "prepare.json"
 KEY = "prompts_sha256"

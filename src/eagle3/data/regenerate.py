@@ -16,10 +16,10 @@ from eagle3.config.schema import Config
 from eagle3.data.answers import Answer, Journal
 from eagle3.data.own_prompts import OwnPrompts
 from eagle3.data.prompts import Conversation, Message, Tally
-from eagle3.data.space import disk_error
 from eagle3.data.tokenize import ConversationTokenizer
 from eagle3.data.turns import UnmaskableError
 from eagle3.errors import DataError, ServerError
+from eagle3.files.whole import whole_file
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import RESERVED_TOKENS, server_command
@@ -252,15 +252,10 @@ async def _ask_all(client: Client, waves: Waves, work: "_Work", missing: list[Co
 
 
 def _write(path: Path, conversations: list[Conversation]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            for c in conversations:
-                row = {"id": c.row_id if c.row_id is not None else c.index, "messages": c.messages}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        partial.replace(path)
-    except OSError as error:
-        raise disk_error(error, path) from error
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for c in conversations:
+            row = {"id": c.row_id if c.row_id is not None else c.index, "messages": c.messages}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def _report(journal: Journal, answered: list[Conversation], work: _Work, reporter: Reporter) -> None:

@@ -16,9 +16,9 @@ from eagle3.data.assembly import Assembly
 from eagle3.data.ledger import BASE_ID, Committed, LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.proving import Proving
-from eagle3.data.space import GIB, free_bytes
 from eagle3.data.spreading import RUN_TOKENS, spread
 from eagle3.errors import DataError, RejectedError, ServerError, ServerLostError, ServerStalledError
+from eagle3.files.disk import GIB, free_bytes
 from eagle3.server.client import Client
 from eagle3.server.diagnosis import diagnose
 from eagle3.server.launch import Server

@@ -20,9 +20,9 @@ from torch import Tensor
 from eagle3.data.dataset import SequenceDataset
 from eagle3.data.layout import FINAL
 from eagle3.data.shards import HiddenStates
-from eagle3.data.space import disk_error
 from eagle3.drafter.ttt import target_argmax
 from eagle3.errors import DataError, TrainingError
+from eagle3.files.disk import disk_error
 from eagle3.metrics import Reporter
 
 REPORT_S = 0.5

@@ -5,12 +5,10 @@ vLLM's layout is in `speculators.py`.
 """
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -23,6 +21,8 @@ from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import d2t, t2d
 from eagle3.errors import Eagle3Error
+from eagle3.files.disk import disk_error
+from eagle3.files.whole import whole_file
 from eagle3.target.info import TargetInfo
 from eagle3.target.weights import load_embedding
 
@@ -75,27 +75,21 @@ def drafter_tensors(drafter: Drafter, target: TargetInfo, embedding: Tensor | No
 
 
 def write_folder(out: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """config.json and model.safetensors, each beside and renamed. Raises Eagle3Error where they can't be written.
+    """config.json and model.safetensors, each whole. Raises DataError where they can't be written.
 
     The record under `OWN` gets what `check.py` compares byte by byte: the rest of config.json, and the weights' sha256.
     """
     weights, description = out / "model.safetensors", out / "config.json"
-    # A folder that is being served or was interrupted never holds half a file.
-    beside = weights.with_suffix(".partial"), description.with_suffix(".partial")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside[0], {"format": "pt"})
+    except OSError as error:
+        raise disk_error(error, out) from error
+    # The weights get their name first: a folder that is being served never has a description of others.
+    with whole_file(description) as text, whole_file(weights) as tensor_file:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tensor_file, {"format": "pt"})
         written = {key: value for key, value in config.items() if key != OWN}
-        own = config[OWN] | {"config": written, "weights_sha256": weights_sha256(beside[0])}
-        beside[1].write_text(json.dumps(written | {OWN: own}, indent=2) + "\n", encoding="utf-8")
-        beside[0].chmod(beside[1].stat().st_mode & 0o777)  # the library keeps its files from other users
-        beside[0].replace(weights)
-        beside[1].replace(description)
-    except (OSError, SafetensorError) as error:  # the second is how the library tells of a failed write
-        for path in beside:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-        raise Eagle3Error(f"{out}: the drafter cannot be written ({error}). Is there room on its disk?") from error
+        own = config[OWN] | {"config": written, "weights_sha256": weights_sha256(tensor_file)}
+        text.write_text(json.dumps(written | {OWN: own}, indent=2) + "\n", encoding="utf-8")
 
 
 def llama_layer(shape: DrafterShape) -> dict[str, Any]:

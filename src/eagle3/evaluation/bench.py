@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 
 from eagle3.config.schema import BenchConfig, Config
-from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError, ServerError
 from eagle3.evaluation.load import alive
+from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import RESERVED_TOKENS, ServerCommand, server_command

@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3.data.whole_file import whole_file
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.plan import Plan
+from eagle3.files.whole import whole_file
 
 FILE = "sequences.safetensors"
 

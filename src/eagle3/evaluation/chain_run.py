@@ -8,7 +8,6 @@ import torch
 
 from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
-from eagle3.data.json_file import write_json
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError
 from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
@@ -17,6 +16,7 @@ from eagle3.evaluation.forward import TransformersTarget
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import Prompt, load_prompts
 from eagle3.evaluation.trained_on import training_figures
+from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 from eagle3.training.frozen import Frozen, initial_drafter

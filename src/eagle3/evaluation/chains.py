@@ -10,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from eagle3.data.space import disk_error
 from eagle3.evaluation.chain import Chain, Round
 from eagle3.evaluation.prompts import Prompt
 from eagle3.evaluation.sets import UNTRAINED
 from eagle3.evaluation.trained_on import key_of
+from eagle3.files.disk import disk_error
+from eagle3.files.whole import whole_file
 
 CHAINS = "chains.jsonl"
 
@@ -68,9 +69,8 @@ class ChainJournal:
             lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
             kept = [line for line in lines if self._take(line, wanted)]
             if kept != lines:
-                beside = self.path.with_suffix(".new")
-                beside.write_bytes(b"".join(kept))
-                beside.replace(self.path)
+                with whole_file(self.path) as partial:
+                    partial.write_bytes(b"".join(kept))
             self._file = self.path.open("ab")
         except OSError as error:
             raise disk_error(error, self.path) from error

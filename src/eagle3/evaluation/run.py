@@ -7,7 +7,6 @@ import numpy as np
 from torch import Tensor
 
 from eagle3.data.dataset import SequenceDataset, Split
-from eagle3.data.json_file import write_json
 from eagle3.data.loader import SequentialLoader
 from eagle3.data.packing import in_order
 from eagle3.data.shards import HiddenStates
@@ -28,6 +27,7 @@ from eagle3.evaluation.trained_on import (
     trained_on,
     training_figures,
 )
+from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter
 from eagle3.training.acceptance import Figures, Totals
 from eagle3.training.frozen import Frozen, initial_drafter

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.schema import Config, DraftSetting
-from eagle3.data.json_file import write_json
 from eagle3.drafter.capture import not_served
 from eagle3.errors import ConfigError
 from eagle3.evaluation.figures import NONE, UNTRAINED, accept_length, cells_of, name_of, summary_of
@@ -20,6 +19,7 @@ from eagle3.evaluation.served_page import page
 from eagle3.evaluation.servers import Servers
 from eagle3.evaluation.trained_on import training_figures
 from eagle3.evaluation.untrained import export_untrained
+from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import QUIET_FLAGS, ServerCommand, server_command

@@ -7,9 +7,9 @@ from typing import Any
 from rich.table import Table
 
 from eagle3.config import Config
-from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import bench_command, run_bench
+from eagle3.files.json_file import write_json
 from eagle3.metrics import JsonlReporter
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
 from eagle3.pipeline.made import made_by_command

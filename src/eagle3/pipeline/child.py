@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.schema import TrainerConfig
-from eagle3.data.json_file import write_json
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, ConfigError, TrainingError
+from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter, Tail, replay
 from eagle3.pipeline.artifacts import held
 from eagle3.server.process import ChildTree

@@ -15,8 +15,9 @@ from eagle3.config import Config
 from eagle3.config.schema import DraftSetting, NcclProfile
 from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.layout import DTYPES
-from eagle3.data.space import dataset_bytes, free_bytes, gib, used_bytes
+from eagle3.data.space import dataset_bytes
 from eagle3.errors import ConfigError, ServerError
+from eagle3.files.disk import free_bytes, gib, used_bytes
 from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.bench import bench_details
 from eagle3.pipeline.child import JOB_FILE, training_module

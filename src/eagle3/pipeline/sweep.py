@@ -25,8 +25,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from eagle3.comparison import Comparison, NothingToCompareError, compare, headline
 from eagle3.config.schema import TargetConfig
 from eagle3.config.validate import check_name, default_boundaries, outside
-from eagle3.data.json_file import write_json
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.files.json_file import write_json
 from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
 from eagle3.pipeline.sweep_plan import print_sweep_plan
 from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables

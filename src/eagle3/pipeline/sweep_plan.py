@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eagle3.data.space import free_bytes, gib
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE
+from eagle3.files.disk import free_bytes, gib
 from eagle3.pipeline.plan import Line, Plan
 from eagle3.pipeline.sweep_table import Record, varied
 from eagle3.tracking.units import counted

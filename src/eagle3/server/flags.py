@@ -174,6 +174,8 @@ def _defaults(cfg: Config) -> dict[str, Any]:
     # bounds weights, cache and whatever other programs take while the server starts, and past it SGLang gives up.
     room = max(16384, 4 * cfg.dataset.max_length)
     flags = {"mem_fraction_static": 0.9, "max_total_tokens": room, "sampling_backend": "pytorch"}
+    if cfg.server.tp > 1:
+        flags["disable_custom_all_reduce"] = True  # is for GPUs, and would be tried
     return flags | QUIET_FLAGS
 
 
@@ -217,6 +219,17 @@ def _words(name: str, value: Any) -> list[str]:
     return [flag, str(value)]
 
 
+def _ranks_of_a_cpu(count: int) -> dict[str, str]:
+    """What lets ranks of a CPU server work together: through gloo, on this machine. `server.env` may change it."""
+    return {
+        # A torch that is made for CUDA brings NCCL, and SGLang would start it here too, unless it can't be loaded.
+        "SGLANG_NCCL_SO_PATH": "none",
+        # Without it SGLang wants a NUMA node for each rank. It binds nothing here: that is a kernel's work.
+        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(["all"] * count),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
 def _environment(cfg: Config, role: Role, dump: Path | None, capture: Path | None, sglang: Installed) -> dict[str, str]:
     nccl = profile_env(getattr(cfg.nccl, role), f"nccl.{role}", cfg.nccl.extra)
     ours: dict[str, str] = {
@@ -245,4 +258,5 @@ def _environment(cfg: Config, role: Role, dump: Path | None, capture: Path | Non
         if name in fixed:
             raise ConfigError(f"server.env.{name}: is set by eagle3; remove the key")
         ours[name] = os.pathsep.join((ours[PATH], value)) if name == PATH and folders else str(value)
-    return {**ours, **nccl}
+    several = cfg.server.device == "cpu" and cfg.server.tp > 1
+    return {**(_ranks_of_a_cpu(cfg.server.tp) if several else {}), **ours, **nccl}

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eagle3.data.json_file import write_json
 from eagle3.data.manifest import quantisation_text
+from eagle3.files.json_file import write_json
 from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import SEQUENCES, proof_texts
 from eagle3.tracking.samples import sample_section

@@ -12,15 +12,15 @@ from safetensors.torch import save_file
 
 from eagle3.config.origin import read_origin, write_origin
 from eagle3.data.datamodule import HiddenStatesData, LoaderSettings
-from eagle3.data.json_file import write_json
 from eagle3.data.targets import fill_target_top, require_drafted
 from eagle3.data.token_text import TokenText
-from eagle3.data.whole_file import whole_file
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import choose_draft_ids, count_responses, coverage
 from eagle3.errors import TrainingError
+from eagle3.files.json_file import write_json
+from eagle3.files.whole import whole_file
 from eagle3.metrics import Reporter
 from eagle3.server.patches import dump_versions
 from eagle3.training.callbacks import Metrics

@@ -13,9 +13,10 @@ from eagle3.data.exchange.pace import Pace
 from eagle3.data.layout import FINAL
 from eagle3.data.lock import hold
 from eagle3.data.shards import HiddenStates
-from eagle3.data.space import disk_error, require_space
-from eagle3.data.whole_file import whole_file
+from eagle3.data.space import require_space
 from eagle3.errors import ConfigError, DataError, Eagle3Error
+from eagle3.files.disk import disk_error
+from eagle3.files.whole import whole_file
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 

@@ -29,9 +29,10 @@ from eagle3.data.lock import hold
 from eagle3.data.manifest import NAME, Manifest
 from eagle3.data.placement import PROMPTS, Placement, Prompts, place
 from eagle3.data.skeleton import PARTIAL
-from eagle3.data.space import dataset_bytes, disk_error, require_space
+from eagle3.data.space import dataset_bytes, require_space
 from eagle3.data.writer import blank_manifest
 from eagle3.errors import ConfigError, DataError, Eagle3Error
+from eagle3.files.disk import disk_error
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eagle3.data.json_file import write_json
 from eagle3.errors import ConfigError, DataError
+from eagle3.files.json_file import write_json
 
 EXPORT, IMPORT = "eagle3-export.json", "import.json"
 """What an export and an import leave in their folders."""

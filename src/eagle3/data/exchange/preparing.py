@@ -9,11 +9,11 @@ import numpy as np
 from eagle3.config.schema import DatasetConfig
 from eagle3.data.exchange.formats import Source
 from eagle3.data.exchange.pace import Pace
-from eagle3.data.json_file import write_json
 from eagle3.data.placement import PROMPTS
 from eagle3.data.prepare import save_prompts
 from eagle3.data.split import held_out_sides
 from eagle3.errors import DataError
+from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.data.exchange.formats import Source
-from eagle3.data.json_file import write_json
 from eagle3.errors import DataError
+from eagle3.files.json_file import write_json
 
 NAME = "sources.json"
 Signs = tuple[int, int]

@@ -1,6 +1,8 @@
 """A file that is whole or not there, and the words for a disk that refuses, with each library that writes files."""
 
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from safetensors import torch as safetensors_torch
 from tests.training.made import load_job, make_job
 from tests.training.running import run
 
-from eagle3.data.whole_file import whole_file
 from eagle3.errors import DataError
+from eagle3.files.whole import whole_file
 
 Write = Callable[[int, Path], None]
 
@@ -90,3 +92,23 @@ def test_a_training_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("eagle3.training.run.save_file", refuses)
     with pytest.raises(DataError, match=r"draft_vocabulary\.safetensors could not be written: File too large"):
         run(job)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from eagle3.files.whole import whole_file
+with whole_file(Path(sys.argv[1])) as partial:
+    partial.write_bytes(b"half")
+    partial.with_name(".tmpA1b2C3").write_bytes(b"half")  # safetensors' own, whose name is another one each time
+    os._exit(9)
+"""
+
+
+def test_a_kill_leaves_nothing_that_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert not path.exists()
+    with whole_file(path) as partial:
+        _by_safetensors(100, partial)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,44 @@
+"""What is free on a disk, and the words for one that refuses."""
+
+import errno
+import shutil
+from pathlib import Path
+
+from eagle3.errors import DataError
+
+GIB = 1 << 30
+
+
+def existing_parent(path: Path) -> Path:
+    """The path itself, or its nearest parent that is there."""
+    path = path.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that a user may still write to the file system which `folder` is or will be on."""
+    return shutil.disk_usage(existing_parent(folder)).free
+
+
+def used_bytes(folder: Path) -> int:
+    """Bytes that the files of a folder take on the disk; a sparse file counts for what was written."""
+    if not folder.is_dir():
+        return 0
+    return sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
+
+
+def disk_error(error: OSError, path: Path) -> DataError:
+    """What to tell a user whose disk refused a write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DataError(
+            f"The disk is full: {path} could not be written ({gib(free_bytes(path))} free). Free some space, then run "
+            "the same command again."
+        )
+    return DataError(f"{path} could not be written: {error.strerror}. Make its folder writable, or choose another one.")
+
+
+def gib(n: int) -> str:
+    """Bytes in GiB, whole from ten on."""
+    return f"{n / GIB:,.0f} GiB" if n >= 10 * GIB else f"{n / GIB:,.2f} GiB"
