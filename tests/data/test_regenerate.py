@@ -60,10 +60,8 @@ def test_torn_line_costs_that_answer_only(tmp_path: Path, cut: int) -> None:
         journal.add(0, MORE)
     path.write_bytes(path.read_bytes()[:-cut])
     with Journal(path, conversations) as again:
-        # Only its line end lost, an answer is whole.
-        assert again.answers[0] == ([HELLO, MORE] if cut == 1 else [HELLO])
-        if cut > 1:
-            again.add(0, MORE)
+        assert again.answers[0] == [HELLO]
+        again.add(0, MORE)
     with Journal(path, conversations) as third:
         assert third.answers[0] == [HELLO, MORE]
 
@@ -74,8 +72,22 @@ def test_answers_to_other_prompts_are_not_taken(tmp_path: Path) -> None:
         journal.add(0, HELLO)
         journal.add(1, MORE)
     path.open("ab").write(b'"a line that is JSON"\n[1]\n')
+    whole = path.read_bytes().splitlines(keepends=True)
     with Journal(path, [conversation(0, "u:Hi!"), conversation(1, "u:Yo", "a:was different")]) as other:
         assert other.answers == {0: [], 1: [MORE]}
+    assert path.read_bytes() == whole[1]
+
+
+def test_a_changed_answer_is_asked_again_and_those_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    conversations = [conversation(0, "u:Hi", "a:", "u:More"), conversation(1, "u:Yo")]
+    with Journal(path, conversations) as journal:
+        journal.add(0, HELLO)
+        journal.add(0, MORE)
+        journal.add(1, MORE)
+    path.write_bytes(path.read_bytes().replace(b"Hello", b"Jello"))
+    with Journal(path, conversations) as again:
+        assert again.answers == {0: [], 1: [MORE]}
 
 
 def test_journal_is_plain_json_lines(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from eagle3.evaluation.main import main
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import load_prompts
 from eagle3.evaluation.trained_on import Asked, key_of, trained_on
+from eagle3.files.json_lines import sealed, unsealed
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import read_info
 
@@ -117,16 +118,25 @@ def test_a_killed_one_goes_on(made: Path, monkeypatch: pytest.MonkeyPatch) -> No
     asked.clear()
     evaluate(made, "killed", made / "drafter", max_new_tokens=11)
     assert len(asked) == 12
-    rows = [json.loads(line) | {"asked": "0"} for line in lines[:1]] + [json.loads(line) for line in lines[1:]]
-    (made / "killed" / "chains.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[1], 7]))
+    row = unsealed(lines[0])
+    assert row is not None
+    changed = [sealed(row | {"asked": "0"}), *lines[1:], lines[1], b"7\n"]
+    (made / "killed" / "chains.jsonl").write_bytes(b"".join(changed))
     asked.clear()
     evaluate(made, "killed", made / "drafter")
     assert len(asked) == 2
     assert len((made / "killed" / "chains.jsonl").read_text().splitlines()) == 6
 
+    # A digit that is another by now is seen.
+    path = made / "killed" / "chains.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"accepted": 0', b'"accepted": 1', 1))
+    asked.clear()
+    assert evaluate(made, "killed", made / "drafter")["eval/accept_length"] == whole["eval/accept_length"]
+    assert len(asked) == 2
+
 
 def without_time(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "seconds"}
+    return {name: value for name, value in row.items() if name not in ("seconds", "crc")}
 
 
 def test_the_drafter_of_another_model_is_refused(made: Path) -> None:

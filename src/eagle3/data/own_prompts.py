@@ -6,14 +6,15 @@ Kept in a file, a line each, in the order they came: an interruption costs those
 """
 
 import itertools
-import json
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from eagle3.data.prompts import Conversation, Tally
 from eagle3.data.tokenize import ConversationTokenizer
 from eagle3.errors import DataError
-from eagle3.files.disk import disk_error
+from eagle3.files.json_lines import JsonLines
 from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.waves import Waves
@@ -31,24 +32,25 @@ class OwnPrompts:
     """`prompts` grows to `wanted` distinct ones."""
 
     def __init__(self, path: Path, wanted: int, tokenizer: ConversationTokenizer) -> None:
-        """Takes up what an earlier run left. Raises ConfigError where the template does not end a user's turn."""
+        """Takes up what an earlier run left.
+
+        Raises:
+            ConfigError: the template does not end a user's turn.
+            DataError: the file can't be written.
+        """
         self.path, self.wanted = path, wanted
         self.prompts: list[str] = []
         self.tokens = 0
         """Of those written by this run."""
         self._tokenizer = tokenizer
         self._opening, self._end = tokenizer.user_turn() if wanted else ([], 0)
-        try:
-            lines = path.read_bytes().splitlines() if wanted and path.exists() else []
-        except OSError as error:
-            raise disk_error(error, path) from error
-        for line in lines:
-            try:
-                prompt = json.loads(line)["prompt"]
-            except (ValueError, KeyError, TypeError):  # torn
-                continue
-            self.prompts.append(prompt)
+        if wanted:
+            JsonLines(path, self._take).close()
         self._seen = set(self.prompts)
+
+    def _take(self, row: dict[str, Any]) -> bool:
+        self.prompts.append(row["prompt"])
+        return True
 
     @property
     def lacking(self) -> int:
@@ -68,17 +70,12 @@ class OwnPrompts:
             done = await client.complete(self._opening, LONGEST, [self._end, *self._tokenizer.end_ids], TEMPERATURE)
             return done.output_ids
 
-        with self.path.open("ab") as file:
-            file.write(b"\n" * (file.tell() > 0))  # after a torn line
+        with closing(JsonLines(self.path)) as file:
             async for _, ids in client.run((number, ask) for number in itertools.count()):
                 tries += 1
                 self.tokens += len(ids)
                 if (prompt := self._text(ids)) is not None:
-                    try:
-                        file.write(json.dumps({"prompt": prompt}, ensure_ascii=False).encode() + b"\n")
-                        file.flush()
-                    except OSError as error:
-                        raise disk_error(error, self.path) from error
+                    file.add({"prompt": prompt})
                     self._seen.add(prompt)
                     self.prompts.append(prompt)
                 rate = self.tokens / max(time.monotonic() - began, 1e-9)
