@@ -28,12 +28,18 @@ from eagle3.server.launch import Server
 from eagle3.server.required import effective_flags
 
 PYTHON = os.environ.get("EAGLE3_SERVER_PYTHON")
-MODELS = {"llama": (tiny_llama, [1, 3, 5]), "qwen3": (tiny_qwen3, [1, 3, 5]), "deepseek": (tiny_deepseek, [1, 3, 4])}
+MODELS = {
+    "llama": (tiny_llama, [1, 3, 5], 1),
+    "qwen3": (tiny_qwen3, [1, 3, 5], 1),
+    "deepseek": (tiny_deepseek, [1, 3, 4], 1),
+    "llama by two ranks": (tiny_llama, [1, 3, 5], 2),
+    "deepseek by two ranks": (tiny_deepseek, [1, 3, 4], 2),
+}
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def served(request, tmp_path_factory) -> Iterator[Served]:
-    make, boundaries = MODELS[request.param]
+    make, boundaries, ranks = MODELS[request.param]
     ours = dumping.config
 
     def theirs(*args, **kwargs) -> Config:
@@ -43,7 +49,7 @@ def served(request, tmp_path_factory) -> Iterator[Served]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dumping, "config", theirs)
-        yield from serve(make, boundaries, tmp_path_factory.mktemp(request.param))
+        yield from serve(make, boundaries, tmp_path_factory.mktemp("served"), dumping.on_cpu(ranks))
 
 
 class TestDump(DumpTests):
@@ -66,7 +72,6 @@ class TestDump(DumpTests):
 
 
 def test_two_replicas_write_a_stream_each(tmp_path: Path) -> None:
-    """More than one rank of a group needs GPUs: without AMX, SGLang has no collectives on a CPU."""
     model, boundaries = build(tiny_llama(), tmp_path / "model"), [1, 3, 5]
     placed = place(tmp_path / "data", dumping.prompts(), boundaries, 64, shards=3)
     cfg = dumping.config(tmp_path / "model")

@@ -45,9 +45,9 @@ class Served:
     log: Path
 
 
-def on_cpu() -> ServerConfig:
+def on_cpu(ranks: int = 1) -> ServerConfig:
     flags = ServerFlags(extraction={"chunked_prefill_size": CHUNK})
-    return ServerConfig(device="cpu", flags=flags, env={"OMP_NUM_THREADS": "1"})
+    return ServerConfig(device="cpu", tp=ranks, flags=flags, env={"OMP_NUM_THREADS": "1"})
 
 
 def config(model: Path, server: ServerConfig | None = None) -> Config:

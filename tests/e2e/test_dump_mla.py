@@ -1,4 +1,4 @@
-"""As test_dump.py, for latent attention and routed experts: DeepSeek-V3, and Kimi-K2.5 with a DeepSeek-V3 inside.
+"""The dump of latent attention and routed experts: DeepSeek-V3, and Kimi-K2.5 with a DeepSeek-V3 inside.
 
 Kimi-K2.5 goes through a whole extraction, its proof included: the output head is found inside the wrapper's weights.
 """

@@ -228,7 +228,7 @@ def test_rows_of_the_dataset_that_are_of_other_layers_are_seen_at_the_end(wrong:
 
 
 def test_a_radix_cache_is_seen_at_the_first_cached_prefix(wrong: Wrong) -> None:
-    """By the plugin, which refuses such a server when it is not spoilt: see test_dump.py. Final, so the last."""
+    """By the plugin, which refuses such a server when it is not spoilt: see test_refused.py. Final, so the last."""
 
     async def ask(session: Session) -> None:
         await session.client.prefill([session.assembly.placement.input_ids(5).tolist()], ["somebody"])

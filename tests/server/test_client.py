@@ -1,4 +1,4 @@
-"""The client's own part; what SGLang answers is tested with a real server in tests/e2e/test_dump.py."""
+"""The client's own part; what SGLang answers is tested with a real server by tests/e2e/dumping.py."""
 
 import asyncio
 from functools import partial

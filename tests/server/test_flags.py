@@ -174,6 +174,22 @@ def test_inherited_paths_stay_behind_ours(monkeypatch):
     assert path.endswith("cpu_kernels:/mine")
 
 
+def test_ranks_of_a_cpu_server_find_each_other_without_nccl():
+    cfg = config(env={"GLOO_SOCKET_IFNAME": "eth0"})
+    cfg.server.tp = 3
+    command = server_command(cfg, "extraction", "M", dump=WORK)
+    assert command.added_env["SGLANG_CPU_OMP_THREADS_BIND"] == "all|all|all"
+    assert command.added_env["SGLANG_NCCL_SO_PATH"] == "none"
+    assert command.added_env["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "--disable-custom-all-reduce" in command.argv
+    gpus = config("cuda")
+    gpus.server.tp = 3
+    for other in (config(), gpus):
+        command = server_command(other, "extraction", "M", dump=WORK)
+        assert not {"SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_NCCL_SO_PATH"} & set(command.added_env)
+        assert "--disable-custom-all-reduce" not in command.argv
+
+
 def test_what_we_set_is_ours_alone():
     added = set(server_command(config(), "extraction", "M", dump=WORK).added_env) - {"PYTHONPATH"}
     assert {"OMP_WAIT_POLICY", "SGLANG_HS_DUMP_DIR"} <= added

@@ -18,7 +18,7 @@ class ServerConfig:
     device: str = "cuda"
     """cuda or cpu."""
     tp: int = 1
-    """Tensor-parallel size: GPUs a replica."""
+    """Tensor-parallel size: GPUs a replica; on a CPU processes."""
     host: str = "127.0.0.1"
     port: int = 0
     """0 takes a free port."""

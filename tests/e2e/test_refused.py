@@ -1,14 +1,10 @@
-"""The dump plugin in a real SGLang server on the CPU against transformers on the same weights: Qwen3.
+"""A real server that the plugin refuses to dump from. One that it wrongly took is in test_wrong_dump.py."""
 
-Llama is in test_extract.py, DeepSeek-V3 and Kimi-K2.5 in test_dump_mla.py.
-"""
-
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.e2e.dumping import DumpTests, Served, config, serve
-from tests.e2e.models import build, tiny_llama, tiny_qwen3
+from tests.e2e.dumping import config
+from tests.e2e.models import build, tiny_llama
 from tests.e2e.placing import place
 
 from eagle3.errors import ServerError
@@ -16,15 +12,6 @@ from eagle3.server.flags import server_command
 from eagle3.server.launch import Server
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory) -> Iterator[Served]:
-    yield from serve(tiny_qwen3, [1, 3, 5], tmp_path_factory.mktemp("qwen3"))
-
-
-class TestDump(DumpTests):
-    """Qwen3."""
 
 
 def test_a_plugin_that_refuses_is_an_error_with_its_reason(tmp_path):
