@@ -145,7 +145,10 @@ def _add_exchange(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _boundaries(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give layers as numbers with commas, such as 2,15,27") from None
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:

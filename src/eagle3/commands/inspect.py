@@ -14,6 +14,7 @@ from eagle3.commands.datasets import begun, dataset, exported, prepared
 from eagle3.commands.drafters import serve_command, target_of
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import Facts, checkpoint, extract_snapshot, made_by
+from eagle3.commands.standing import run_state, stage_state
 from eagle3.commands.sweeps import comparison, sweep
 from eagle3.config.origin import read_origin
 from eagle3.drafter.fields import IDS, LAYER, OWN, FaultyDrafterError, layout_of, read_config
@@ -78,10 +79,9 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
 
 def _run(path: Path) -> Facts:
     made = read_json(path / "provenance.json")
-    failure, done = _failure(path), (path / "DONE").exists()
-    goes_on = "not finished: the same command continues it" if failure is None else "failed"
-    yield "state", "finished" if done else goes_on
-    if failure is not None and not done:
+    failure = _failure(path)
+    yield "state", run_state(path, failed=failure is not None)
+    if failure is not None and not (path / "DONE").exists():
         yield "why", failure
     if target := made.get("target"):
         yield "target", f"{target.get('name')}, from {target.get('source')}"
@@ -113,7 +113,7 @@ def _failure(path: Path) -> str | None:
 def _training(path: Path) -> Facts:
     job, stage = read_json(path / "job.json"), Stage(path)
     config = job.get("config") or {}
-    yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
+    yield "state", stage_state(path)
     yield "target", str(job.get("target"))
     yield "dataset", str(job.get("dataset"))
     yield "boundaries", ", ".join(map(str, job.get("boundaries", [])))
@@ -134,7 +134,7 @@ def _training(path: Path) -> Facts:
 
 def _evaluation(path: Path) -> Facts:
     job = read_json(path / "job.json")
-    yield "state", "finished" if (path / "DONE").exists() else "not finished: the same command continues it"
+    yield "state", stage_state(path)
     yield "drafter", str(job.get("drafter"))
     yield "dataset", str(job.get("dataset"))
     yield from _accept_lengths(read_json(path / "summary.json"))

@@ -5,8 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from eagle3.commands.origin import Facts
-from eagle3.errors import Eagle3Error
-from eagle3.pipeline.artifacts import is_locked
+from eagle3.commands.standing import is_held
 from eagle3.pipeline.sweep_table import SWEEP_FILE, TABLE_FILE, read_records, varied
 from eagle3.tracking.results import read_json
 
@@ -15,7 +14,7 @@ PAGE = "comparison.html"
 
 def sweep(path: Path) -> Facts:
     """Its jobs with what became of each, the table, and the command that goes on."""
-    records, running = read_records(path), _is_running(path)
+    records, running = read_records(path), is_held(path)
     counts = Counter(record.status for record in records)
     told = ", ".join(f"{number} {status}" for status, number in counts.items())
     yield "state", f"{told}{' (it is being run)' if running else ''}"
@@ -33,13 +32,6 @@ def sweep(path: Path) -> Facts:
         first = next(record.number for record in records if record.status == "done")
         yield "next", f"eagle3 compare {shlex.quote(str(path))}"
         yield "", f"eagle3 inspect {shlex.quote(str(path / str(first)))}"
-
-
-def _is_running(path: Path) -> bool:
-    try:
-        return is_locked(path)
-    except (OSError, Eagle3Error):  # a copy that can't be written, or a disk without locks
-        return False
 
 
 def comparison(path: Path) -> Facts:

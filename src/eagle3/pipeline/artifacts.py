@@ -101,7 +101,7 @@ def locked(folder: Path, reporter: Reporter) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the folder."""
     try:
-        with (folder / LOCK).open("a") as file:
+        with (folder / LOCK).open("r+") as file:  # who asks leaves nothing behind
             return not _try_lock(file)
     except FileNotFoundError:
         return False
