@@ -7,14 +7,19 @@ OUT/{served.md,summary.json,loads.jsonl} are as `evaluate=served` writes them (d
 random weights beside it, whose accept length must be 1.0. Then OUT/agreement.json: the same prompts without a server,
 by `evaluate=chain`; its accept length must be the served one's within 2%.
 
+Stopped or killed, the same command goes on; finished, it says the same again: give another OUT to measure anew. Of another
+drafter, other overrides, another SGLang or machine, OUT is begun anew.
+
 Overrides are those of run.py. All servers run side by side and share the GPU; `evaluate.beside=false` starts each anew.
 """
 
 import argparse
 import dataclasses
 import json
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -22,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from eagle3.config.explain import explain
 from eagle3.config.load import PROJECT, load, register
+from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.evaluation.agreement import agreement
@@ -32,10 +38,13 @@ from eagle3.evaluation.served import PAGE, run_served
 from eagle3.evaluation.sets import require_sets
 from eagle3.files.json_file import write_json
 from eagle3.metrics import JsonlReporter
+from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo, read_info
 from eagle3.tracking.console import ConsoleReporter, FanOut
 from eagle3.training.machine import Machine
 
+MEASUREMENT = "measurement.json"
+"""In OUT: what its loads are of."""
 TOKENS = 262144
 """In the cache of each server, so that all fit beside each other."""
 
@@ -99,13 +108,37 @@ def measure(args: argparse.Namespace) -> None:
     info = read_info(args.target, text_prefix=cfg.target.text_prefix, trust_remote_code=cfg.target.trust_remote_code)
     out, drafter, reporter = args.out.resolve(), args.drafter.resolve(), ConsoleReporter()
     out.mkdir(parents=True, exist_ok=True)
-    (out / LOADS).unlink(missing_ok=True)  # it may be of another drafter, or of other overrides
+    begin(out, measurement(cfg, info, drafter, args.prepared))
     with reporter.stage("serve"):
         run_served(cfg, info, drafter, args.prepared, out, reporter, out / "logs")
     with reporter.stage("chain"):
         compare(cfg, info, drafter, args.prepared, out, reporter)
     reporter.close()
     print((out / PAGE).read_text(encoding="utf-8"))
+
+
+def measurement(cfg: Config, info: TargetInfo, drafter: Path, prepared: Path | None) -> dict[str, Any]:
+    """All that OUT's figures depend on."""
+    files = sorted(path for path in drafter.iterdir() if path.suffix in (".json", ".safetensors"))
+    return {
+        "config": dataclasses.asdict(cfg),
+        "target": info.fingerprint,
+        "drafter": file_sha256(files),
+        "prepared": None if prepared is None else str(prepared.resolve()),
+        "sglang": installed(cfg.server.python).version,
+        "machine": socket.gethostname(),
+    }
+
+
+def begin(out: Path, wanted: dict[str, Any]) -> None:
+    """Keeps the loads of a measurement that was stopped; those of another go."""
+    try:
+        known = json.loads((out / MEASUREMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = None
+    if known != json.loads(json.dumps(wanted, default=str)):
+        (out / LOADS).unlink(missing_ok=True)
+        write_json(out / MEASUREMENT, wanted)
 
 
 def compare(

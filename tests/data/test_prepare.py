@@ -128,6 +128,14 @@ def test_artifact(target: TargetInfo, tmp_path: Path) -> None:
     assert any("left out: 1 not JSON, 1 no response" in note for note in reporter.notes)
 
 
+@pytest.mark.parametrize("limit", [2, 7, 40])
+def test_a_limit_ends_at_the_whole_too(target: TargetInfo, tmp_path: Path, limit: int) -> None:
+    """Also where most of the file is not read."""
+    summary, reporter = prepare(target, pairs(30), tmp_path, limit=limit)
+    assert summary["counts"]["kept"] == min(limit, 30)
+    assert reporter.steps[-1] == (100, 100)
+
+
 def test_same_input_same_bytes(target: TargetInfo, tmp_path: Path) -> None:
     prepare(target, pairs(12), tmp_path)
     first = (tmp_path / "prompts.safetensors").read_bytes(), (tmp_path / "prepare.json").read_bytes()

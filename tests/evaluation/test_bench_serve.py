@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -9,6 +10,15 @@ from tests.drafter.targets import make_target
 
 from eagle3.config import PROJECT
 from eagle3.errors import EXIT_BAD_CONFIG
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_serve", PROJECT / "bench" / "serve.py")
+    assert spec is not None
+    assert spec.loader is not None
+    serve = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(serve)
+    return serve
 
 
 @pytest.mark.parametrize(
@@ -23,11 +33,7 @@ from eagle3.errors import EXIT_BAD_CONFIG
 def test_what_can_not_be_measured_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], override: str, says: str
 ) -> None:
-    spec = importlib.util.spec_from_file_location("bench_serve", PROJECT / "bench" / "serve.py")
-    assert spec is not None
-    assert spec.loader is not None
-    serve = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(serve)
+    serve = script()
     target = make_target(tmp_path / "target")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     GlobalHydra.instance().clear()
@@ -36,3 +42,32 @@ def test_what_can_not_be_measured_is_said_at_once(
     assert serve.main() == EXIT_BAD_CONFIG
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_loads_are_kept_of_the_same_measurement_alone(tmp_path: Path) -> None:
+    """A killed one goes on; another drafter, target or override begins anew."""
+    serve = script()
+    target, drafter, out = make_target(tmp_path / "target"), tmp_path / "drafter", tmp_path / "out"
+    drafter.mkdir()
+    (drafter / "config.json").write_text("{}")
+    out.mkdir()
+    GlobalHydra.instance().clear()
+
+    def begin(*overrides: str) -> bool:
+        """Whether what was measured is kept."""
+        (out / "loads.jsonl").touch()
+        cfg = serve.config_of(target.path, None, list(overrides))
+        serve.begin(out, serve.measurement(cfg, target, drafter, None))
+        return (out / "loads.jsonl").exists()
+
+    assert not begin(), "of nobody knows what"
+    assert begin()
+    assert not begin("evaluate.rounds=1")
+    assert begin("evaluate.rounds=1")
+    assert not begin()
+    (drafter / "config.json").write_text('{"a": 1}')
+    assert not begin()
+    assert begin()
+    (out / "measurement.json").write_text('{"config": ')
+    assert not begin()
+    assert begin()

@@ -130,6 +130,22 @@ def test_a_measure_that_flatters_is_said() -> None:
     assert flattered[1].startswith("**A drafter of random weights has accept length 1.60 here, and should have 1.0**")
 
 
+def test_a_setting_that_failed_is_named_after_the_figure() -> None:
+    """Whatever else was measured stays, and what was measured of it before it died."""
+    failed = {
+        "serve/failed": "s5k1d6, s3k1d4",
+        "serve/s5k1d6/failure": "the server ended with code 3. Log: a.log (no such drafter)",
+        "serve/s3k1d4/failure": "the server was killed by SIGKILL",
+    }
+    parts = page(cells_of(loads([1.7, 1.6])), summary([1.7, 1.6]) | failed, []).split("\n\n")
+    assert parts[0].startswith("**1.65x")
+    assert parts[1].splitlines() == [
+        "**Not measured, or not to the end: s5k1d6, s3k1d4.** The same command tries them again.",
+        "- s5k1d6: the server ended with code 3. Log: a.log (no such drafter).",
+        "- s3k1d4: the server was killed by SIGKILL. Its figures are those of 2 rounds, from before.",
+    ]
+
+
 def test_the_speed_up_has_one_name_from_evaluation_to_comparison() -> None:
     """What the summary calls it is what the model card and `eagle3 compare` look for."""
     from eagle3.commands.card import _FIGURES

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drafter.targets import make_target
+from tests.training.made import config_of
 
+from eagle3.config import load
 from eagle3.errors import Eagle3Error
 from eagle3.pipeline.artifacts import Artifact, copy_folder, fingerprint, held, locked, read_json
+from eagle3.pipeline.reuse import as_left
 from eagle3.server.process import ChildTree
 
 
@@ -28,6 +32,19 @@ class Notes:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+def test_a_setting_that_could_not_be_served_is_tried_again(tmp_path: Path) -> None:
+    """The other figures are there, and what was measured is kept."""
+    cfg = load(config_of())
+    target = make_target(tmp_path / "target")
+    artifact = Artifact("evaluate", tmp_path / "e", {})
+    artifact.prepare()
+    (artifact.folder / "summary.json").write_text('{"serve/speedup": 1.5}')
+    artifact.finish()
+    assert as_left(artifact, cfg, target, Notes()) is None
+    (artifact.folder / "summary.json").write_text('{"serve/speedup": 1.5, "serve/failed": "s5k1d6"}')
+    assert as_left(artifact, cfg, target, Notes()) == f"{artifact.folder}: s5k1d6 could not be measured then"
 
 
 def test_a_fingerprint_depends_on_content_not_on_order() -> None:

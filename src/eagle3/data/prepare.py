@@ -88,8 +88,9 @@ def _tokenise(
     limit: int,
     reporter: Reporter,
 ) -> _Kept:
-    kept, source, started = _Kept(), iter(conversations), time.monotonic()
+    kept, source, started, given = _Kept(), iter(conversations), time.monotonic(), 0
     while batch := list(islice(source, BATCH)):
+        given += len(batch)
         answered = [c for c in batch if _has_answer(c, tally)]
         for conversation, tokens in zip(answered, tokenizer([c.messages for c in answered]), strict=True):
             if not isinstance(tokens, Tokenized):
@@ -99,7 +100,9 @@ def _tokenise(
         kept.tokens_per_s = kept.tokens / max(time.monotonic() - started, 1e-9)
         fields = {"tokens_per_s": kept.tokens_per_s, "tokens": kept.tokens, "skipped": tally.skipped.total() or None}
         if tally.total_bytes:
-            reporter.progress(100 * tally.read_bytes / tally.total_bytes, 100, unit="%", **fields)
+            # Whichever comes first ends it: the file, or `dataset.limit`.
+            share = max(tally.read_bytes / tally.total_bytes, given / cfg.limit if cfg.limit else 0)
+            reporter.progress(100 * share, 100, unit="%", **fields)
         else:
             reporter.progress(tally.conversations, cfg.limit or 0, unit="conversations", **fields)
         if not kept.sample_ids and tally.skipped[TEMPLATE] >= EARLY_ROWS:

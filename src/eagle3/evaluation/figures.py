@@ -14,6 +14,8 @@ from eagle3.evaluation.load import Load, Reply
 
 NONE, UNTRAINED = "none", "untrained"
 """The server without speculation, and the one whose drafter has random weights."""
+FAILED = "serve/failed"
+"""In a summary: the servers that failed; `serve/<name>/failure` says why."""
 PERCENTILES = (50, 90, 99)
 
 

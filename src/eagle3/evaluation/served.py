@@ -8,8 +8,8 @@ from typing import Any
 
 from eagle3.config.schema import Config, DraftSetting
 from eagle3.drafter.capture import not_served
-from eagle3.errors import ConfigError
-from eagle3.evaluation.figures import NONE, UNTRAINED, accept_length, cells_of, name_of, summary_of
+from eagle3.errors import ConfigError, ServerError
+from eagle3.evaluation.figures import FAILED, NONE, UNTRAINED, accept_length, cells_of, name_of, summary_of
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import PromptSets, load_prompts
@@ -60,6 +60,7 @@ def run_served(
     cfg: Config, target: TargetInfo, drafter: Path, prompts: Path | None, out: Path, reporter: Reporter, logs: Path
 ) -> dict[str, Any]:
     """Measures and writes `summary.json`, `served.md`, `loads.jsonl` (every reply) and `differences.json` into `out`.
+    A setting that fails is left out and named.
 
     Loads that `out` has are kept, and the others measured: it must be the folder of this configuration alone.
 
@@ -68,7 +69,8 @@ def run_served(
 
     Raises:
         Eagle3Error: the drafter is faulty. ConfigError: the installed SGLang can't serve it.
-        ServerError: a server did not start or died, or captures other boundaries than the drafter was trained on.
+        ServerError: the server without speculation, or all others, did not start or died; or one captures other
+            boundaries than the drafter was trained on.
         DataError: `out` has loads of another evaluation.
     """
     began = time.perf_counter()
@@ -93,7 +95,8 @@ def run_served(
         commands[UNTRAINED] = served_command(cfg, *of_untrained)
     # `none` explains differences at the end, whatever is still to be measured.
     commands = {name: command for name, command in commands.items() if name in needed or name == NONE}
-    servers = Servers(cfg, commands, loaded.boundaries, sets, logs, reporter)
+    drafted = {load.server for load in kept} & drafts.keys() - {NONE}
+    servers = Servers(cfg, commands, loaded.boundaries, sets, logs, reporter, drafted)
     with servers.running():
         loads = measure(cfg, servers, sets, left, kept, out, reporter)
         explained, noise = compare(cfg, servers, sets, loads)
@@ -118,6 +121,9 @@ def run_served(
     for load in loads:
         if load.server == UNTRAINED:
             summary["eval/untrained/accept_length"] = accept_length(load.replies)
+    if servers.failed:
+        summary[FAILED] = ", ".join(servers.failed)
+        summary |= {f"serve/{name}/failure": _brief(error) for name, error in servers.failed.items()}
     (out / PAGE).write_text(page(cells, summary, explained), encoding="utf-8")
     write_json(out / "summary.json", summary)
     reporter.log({k: v for k, v in summary.items() if not isinstance(v, str)}, step=len(loads))
@@ -142,17 +148,35 @@ def measure(
     out: Path,
     reporter: Reporter,
 ) -> list[Load]:
-    """The loads kept, and after them every one that is left, in its order; each is recorded as it comes."""
-    loads, total = [*kept], len(kept) + len(left)
+    """The loads kept, and after them every one that is left, in its order; each is recorded as it comes.
+
+    Those of a server that failed are left out.
+    """
+    loads = [*kept]
     with (out / LOADS).open("ab") as file:
-        for wanted in left:
+        for number, wanted in enumerate(left, 1):
+            if wanted.server in servers.failed:
+                continue
             given = (sets.prompts, sets.end_ids, wanted.temperature, wanted.concurrency, cfg.evaluate.max_new_tokens)
-            load = asyncio.run(put_load(servers.use(wanted.server), wanted.server, wanted.round, *given))
+            try:
+                load = asyncio.run(put_load(servers.use(wanted.server), wanted.server, wanted.round, *given))
+            except ServerError as error:
+                servers.give_up(wanted.server, error)
+                continue
             record(file, load)
             loads.append(load)
+            if wanted.server not in (NONE, UNTRAINED):
+                servers.drafted.add(wanted.server)
+            total = len(loads) + sum(later.server not in servers.failed for later in left[number:])
             shown = {"server": wanted.server, "tokens_per_s": round(load.rate, 1)}
             reporter.progress(len(loads), total, unit="loads", **shown)
     return loads
+
+
+def _brief(error: ServerError) -> str:
+    """One line: what happened, and the last thing that the server's log says."""
+    first, *log = str(error).splitlines()
+    return f"{first} ({log[-1].strip()})" if log else first
 
 
 def compare(cfg: Config, servers: Servers, sets: PromptSets, loads: list[Load]) -> tuple[list[Explained], int]:

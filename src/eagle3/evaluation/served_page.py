@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from eagle3.evaluation.figures import NONE, Cell, best_of
+from eagle3.evaluation.figures import FAILED, NONE, Cell, best_of
 from eagle3.evaluation.sameness import TIE_NATS, Explained
 
 UNTRAINED_AT_MOST = 1.1
@@ -27,6 +27,8 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
         yield f"**Slower than no speculation: {spread}** {where}, with the best setting measured, {best.server}."
     else:
         yield f"**{spread} the tokens/s of no speculation** {where}, with the best setting measured, {best.server}."
+    if FAILED in summary:
+        yield "\n".join(_failed(summary, cells))
     if unexplained := [e for e in explained if not e.is_tie]:
         yield (
             f"**{len(unexplained)} greedy answers are not the target's own, and no tie explains them.** Do not serve "
@@ -52,6 +54,20 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
     yield _sets(best)
     if "eval/greedy_differences" in summary:
         yield _greedy(summary, explained)
+
+
+def _failed(summary: dict[str, Any], cells: Sequence[Cell]) -> Iterator[str]:
+    """A line for each server that failed; the same command tries them again."""
+    names = summary[FAILED].split(", ")
+    yield f"**Not measured, or not to the end: {summary[FAILED]}.** The same command tries {_them(names)} again."
+    for name in names:
+        rounds = max((len(cell.rates) for cell in cells if cell.server == name), default=0)
+        before = f" Its figures are those of {rounds} round{'s' * (rounds > 1)}, from before." if rounds else ""
+        yield f"- {name}: {summary[f'serve/{name}/failure']}.{before}"
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _noise(cells: Sequence[Cell], best: Cell) -> str:

@@ -3,15 +3,15 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
 from eagle3.config.schema import Config
 from eagle3.errors import ServerError
-from eagle3.evaluation.figures import NONE
+from eagle3.evaluation.figures import NONE, UNTRAINED
 from eagle3.evaluation.load import put_load
 from eagle3.evaluation.prompts import PromptSets
 from eagle3.metrics import Reporter
@@ -21,8 +21,15 @@ from eagle3.server.launch import Server
 WARM_UP_TOKENS = 16
 
 
+class CapturedError(ServerError):
+    """What the target hands to its drafter is not what that was trained on, or can't be told."""
+
+
 class Servers:
-    """Server by name; each is warm, and its captured boundaries are read back, before it is given out."""
+    """Server by name; each is warm, and its captured boundaries are read back, before it is given out.
+
+    One that fails is given up, and the others go on: a grid may have a setting that SGLang or the GPU can't take.
+    """
 
     def __init__(
         self,
@@ -32,10 +39,19 @@ class Servers:
         sets: PromptSets,
         logs: Path,
         reporter: Reporter,
+        drafted: Iterable[str] = (),
     ) -> None:
-        """`boundaries`: what the drafter of every server but the first, `none`, was trained on."""
+        """
+        Args:
+            boundaries: what the drafter of every server but the first, `none`, was trained on.
+            drafted: settings of which a load is there already.
+        """
         self.cfg, self.commands, self.boundaries = cfg, commands, boundaries
         self.sets, self.logs, self.reporter = sets, logs, reporter
+        self.drafted = {*drafted}
+        """Settings of which there is a load."""
+        self.failed: dict[str, ServerError] = {}
+        """Those that were given up."""
         self._up: dict[str, Server] = {}
         self._stopping = Event()
 
@@ -57,11 +73,31 @@ class Servers:
 
     def use(self, name: str) -> Server:
         """The server. Raises ServerError where it does not come up, or captures other boundaries than the drafter's."""
-        if name not in self._up:
+        if name not in self._up and name not in self.failed:
             if not self.cfg.evaluate.beside:
                 self._stop()
-            self._start([*self.commands] if self.cfg.evaluate.beside else [name])
+            others = [other for other in self.commands if other not in self._up and other not in self.failed]
+            self._start(others if self.cfg.evaluate.beside else [name])
+        if name in self.failed:
+            raise self.failed[name]
         return self._up[name]
+
+    def give_up(self, name: str, error: ServerError) -> None:
+        """Goes on without a server that failed.
+
+        Raises:
+            ServerError: the given one, where nothing would be left to measure, or to compare with; where what is
+                captured is wrong, which is the drafter's fault with every setting.
+        """
+        if name in self.failed:
+            return
+        left = (self.commands.keys() - self.failed.keys() - {name, NONE, UNTRAINED}) | self.drafted
+        if name == NONE or not left or isinstance(error, CapturedError):
+            raise error
+        self.failed[name] = error
+        if (server := self._up.pop(name, None)) is not None:
+            server.stop()
+        self.reporter.note(f"{name} is left out: {error}")
 
     def _start(self, names: list[str]) -> None:
         """All at a time: what takes long is one core's work for each."""
@@ -71,12 +107,27 @@ class Servers:
             jobs = {pool.submit(self._start_one, name): name for name in names}
             try:
                 for job in as_completed(jobs):
-                    seconds = job.result()
-                    self.reporter.note(f"{jobs[job]}: ready and warm in {seconds:.0f} s")
+                    self._started(jobs[job], job)
             except BaseException:  # Ctrl-C, or one that failed: the others need not come up any more
                 self._stopping.set()
                 raise
-        self.reporter.note(f"{len(names)} of {len(self.commands)} servers up in {time.monotonic() - began:.0f} s")
+        self.reporter.note(f"{len(self._up)} of {len(self.commands)} servers up in {time.monotonic() - began:.0f} s")
+
+    def _started(self, name: str, job: Future[float]) -> None:
+        try:
+            seconds = job.result()
+        except ServerError as error:
+            self.give_up(name, self._or_one_at_a_time(error))
+        else:
+            self.reporter.note(f"{name}: ready and warm in {seconds:.0f} s")
+
+    def _or_one_at_a_time(self, error: ServerError) -> ServerError:
+        """Servers that are up at a time share the memory."""
+        first, *log = str(error).splitlines()
+        if "memory" not in first or not self.cfg.evaluate.beside or len(self.commands) == 1:
+            return error
+        remedy = "; or evaluate.beside=false, which has one server up at a time. Log:"
+        return ServerError("\n".join([first.replace(". Log:", remedy), *log]))
 
     def _start_one(self, name: str) -> float:
         command, began = self.commands[name], time.monotonic()
@@ -108,16 +159,16 @@ def require_captured(folder: Path, boundaries: list[int], name: str) -> None:
         boundaries: [] for a server without a drafter.
 
     Raises:
-        ServerError: it is not, or the server does not say.
+        CapturedError: it is not, or the server does not say.
     """
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("capture-*.json"))]
     if not reports:
-        raise ServerError(f"{name}: the server did not report what it captures in {folder}; is SGLANG_PLUGINS set?")
+        raise CapturedError(f"{name}: the server did not report what it captures in {folder}; is SGLANG_PLUGINS set?")
     for report in reports:
         if "error" in report:
-            raise ServerError(f"{name}: what the server captures can't be read: {report['error']}")
+            raise CapturedError(f"{name}: what the server captures can't be read: {report['error']}")
         if report["boundaries"] != boundaries:
-            raise ServerError(
+            raise CapturedError(
                 f"{name}: SGLang {report['sglang_version']} captures boundaries {report['boundaries']} of "
                 f"{report['model']}, and the drafter was trained on {boundaries}: what it drafts would mean nothing. "
                 f"Export it for this version: eagle3 export DRAFTER --format sglang "

@@ -111,7 +111,7 @@ class _Run:
                 reused = changed is None
                 if not reused:
                     if artifact.done:
-                        self.console.note(f"{changed}: it is looked at, and what is damaged is made again")
+                        self.console.note(f"{changed}: it is looked at, and what is missing or damaged is made again")
                         artifact.reopen()
                     self._make(artifact)
                     artifact.finish()

@@ -2,8 +2,9 @@
 
 from eagle3.config import Config
 from eagle3.errors import DataError
+from eagle3.evaluation.figures import FAILED
 from eagle3.metrics import Reporter
-from eagle3.pipeline.artifacts import Artifact
+from eagle3.pipeline.artifacts import Artifact, read_json
 from eagle3.pipeline.imported import is_imported, require_whole
 from eagle3.pipeline.stages import dataset_content
 from eagle3.target.info import TargetInfo
@@ -29,7 +30,10 @@ def as_left(artifact: Artifact, cfg: Config, target: TargetInfo, reporter: Repor
         return changed(artifact.folder)
     if artifact.stage in LEFT:
         gone = [name for name in LEFT[artifact.stage] if not (artifact.folder / name).is_file()]
-        return f"{artifact.folder / gone[0]} is gone" if gone else None
+        if gone:
+            return f"{artifact.folder / gone[0]} is gone"
+        failed = read_json(artifact.folder / "summary.json").get(FAILED)
+        return f"{artifact.folder}: {failed} could not be measured then" if failed else None
     if artifact.stage != "extract":
         return None
     if is_imported(cfg):
