@@ -64,6 +64,12 @@ SETTINGS: list[tuple[Change, str]] = [
     (lambda c: c.update(num_attention_heads=8, num_key_value_heads=4, head_dim=8), "num_attention_heads is 8, but"),
     (lambda c: c.update(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
     (lambda c: c.update(quantization_config={"bits": 4}), "quantization_config is {'bits': 4}"),
+    (lambda c: c.update(text_config={"hidden_size": 8}), "text_config is {'hidden_size': 8}"),
+    (lambda c: c.update(final_logit_softcapping=1), "final_logit_softcapping is 1"),
+    (lambda c: c.update(sliding_window=128), "sliding_window is 128, but it was exported without"),
+    (lambda c: c.update(dtype="float16"), "dtype is 'float16', but it was exported without"),
+    (lambda c: c.update(auto_map={"AutoConfig": "mine.Config"}), "auto_map is {'AutoConfig': 'mine.Config'}, but"),
+    (lambda c: c["eagle_config"].update(norm_before_fc=True), "norm_before_fc is True, but it was exported without"),
     (lambda c: c.pop("num_aux_hidden_states"), "num_aux_hidden_states is gone, but it was exported with 3"),
 ]
 
@@ -77,8 +83,24 @@ def test_a_setting_of_ours(ours: Path, target: TargetInfo, change: Change, probl
 
 
 def test_what_no_server_reads_may_be_added(ours: Path, target: TargetInfo) -> None:
-    rewrite(ours, lambda c: c.update(license="apache-2.0", transformers_version="5.0"))
+    """It is told all the same: somebody may have meant something by it."""
+    assert list(notes_on(read_drafter(ours), target)) == []
+    rewrite(ours, lambda c: c.update(license="apache-2.0", use_sliding_windows=4, dtype="bfloat16", text_config=None))
+    rewrite(ours, lambda c: c["eagle_config"].update(layer_ids=[3, 4, 5]))
     assert check_drafter(ours, target) == []
+    (note,) = notes_on(read_drafter(ours), target)
+    assert note == (
+        "config.json: eagle_config.layer_ids, license, use_sliding_windows, dtype, text_config came after the export; "
+        "SGLang ignores it, as far as is known"
+    )
+
+
+@pytest.mark.parametrize("name", ["hf_quant_config.json", "quant_model_description.json"])
+def test_a_file_by_which_weights_are_read_otherwise(ours: Path, theirs: Path, target: TargetInfo, name: str) -> None:
+    for folder in (ours, theirs):
+        (folder / name).write_text('{"quantization": {"quant_algo": "FP8"}}')
+        (problem,) = check_drafter(folder, target, sglang_version=VERSION)
+        assert problem.startswith(f"{name}: is there, so that SGLang would take the weights for quantised ones")
 
 
 @pytest.mark.parametrize("form", ["sglang", "speculators"])

@@ -12,7 +12,7 @@ from typing import Any
 from eagle3.drafter.capture import architecture_of
 from eagle3.drafter.check_boundaries import boundary_problems
 from eagle3.drafter.check_tensors import draft_vocabulary_problems, prefix_problems, tensor_problems
-from eagle3.drafter.fields import CHANGES_SERVING, IDS, OWN, FaultyDrafterError
+from eagle3.drafter.fields import ANOTHER_KIND, CHANGES_SERVING, IDS, OWN, QUANTISED, FaultyDrafterError
 from eagle3.drafter.folder import ARCHITECTURE, SPECULATORS_ARCHITECTURE, DrafterFiles, read_drafter
 from eagle3.target.info import TargetInfo
 
@@ -89,9 +89,12 @@ def _config_problems(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
             "config.json: norm_before_residual is True: it was trained to carry the normed state past the layer, which "
             "SGLang does not know and would not do"
         )
-    for name in ("quantization_config", "partial_rotary_factor", "rope_is_neox_style"):
-        if files.config.get(name) not in (None, 1, True):
+    for name, harmless in ANOTHER_KIND.items():
+        if files.config.get(name) not in (None, harmless):
             yield f"config.json: {name} is {files.config[name]!r}: such a drafter is not known here, nor can be checked"
+    for name in QUANTISED:
+        if (files.folder / name).exists():
+            yield f"{name}: is there, so that SGLang would take the weights for quantised ones; remove it"
     if files.config.get("bias"):
         yield "config.json: bias is True: SGLang would give fc a bias too; such a drafter is not known here"
 
@@ -127,7 +130,33 @@ def _record_problems(files: DrafterFiles) -> Iterator[tuple[str, str]]:
     """(key, problem): what config.json says otherwise than when it was exported; of ours alone."""
     written = files.own.get("config")
     if written is not None:
-        yield from _differences(written, {key: value for key, value in files.config.items() if key != OWN})
+        yield from _differences(written, _settings(files))
+
+
+def added_settings(files: DrafterFiles) -> list[str]:
+    """Keys of config.json that were not exported and that no server reads, as far as is known; of ours alone."""
+    written = files.own.get("config")
+    return [] if written is None else list(_added(written, _settings(files)))
+
+
+def _settings(files: DrafterFiles) -> dict[str, Any]:
+    return {key: value for key, value in files.config.items() if key != OWN}
+
+
+def _added(written: dict[str, Any], found: dict[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in found.items():
+        was = written.get(key)
+        if isinstance(was, dict) and isinstance(value, dict):
+            yield from _added(was, value, f"{above}{key}.")
+        elif key not in written and not _changes_serving(key, value, found, above):
+            yield f"{above}{key}"
+
+
+def _changes_serving(key: str, value: object, beside: dict[str, Any], above: str) -> bool:
+    """Of a key that was added."""
+    if key == "dtype" and value == beside.get("torch_dtype"):  # its newer name
+        return False
+    return value is not None and (key in CHANGES_SERVING or "rope_" in above)
 
 
 def _differences(written: dict[str, Any], found: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -140,7 +169,7 @@ def _differences(written: dict[str, Any], found: dict[str, Any], above: str = ""
         elif key not in found:
             yield name, f"config.json: {name} is gone, but it was exported with {was!r}"
         elif key not in written:
-            if is_now is not None and (key in CHANGES_SERVING or "rope_" in above):
+            if _changes_serving(key, is_now, found, above):
                 yield name, f"config.json: {name} is {is_now!r}, but it was exported without"
         elif was != is_now:
             yield name, f"config.json: {name} is {is_now!r}, but it was exported with {was!r}"

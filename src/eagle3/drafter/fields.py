@@ -97,11 +97,23 @@ _EAGLE = {"use_aux_hidden_state": _FLAG, "norm_before_fc": _FLAG, IDS: _WHOLES}
 _RECORD = {"sglang_version": _VERSION, "weights_sha256": _TEXT, "by": _TEXT}
 _TARGET = {"name": _TEXT, "architecture": _TEXT, "num_layers": _COUNT, "fingerprint": _TEXT}
 
+ANOTHER_KIND: dict[str, Any] = {
+    "partial_rotary_factor": 1,
+    "rope_is_neox_style": True,
+    **dict.fromkeys(("quantization_config", "compression_config", "attribute_map", "dual_chunk_attention_config")),
+    **dict.fromkeys(("text_config", "llm_config", "language_config", "thinker_config", "final_logit_softcapping")),
+}
+"""Keys that make of SGLang's drafter something that nothing here computes, and the value that does not."""
 CHANGES_SERVING = frozenset(
     {*_REQUIRED, *_LAYER, *_TOP, *_EAGLE, "rms_norm_eps", "target_hidden_size", "rope_scaling", "rope_parameters"}
-    | {"quantization_config", "partial_rotary_factor", "rope_is_neox_style", "original_max_position_embeddings"}
+    | {*ANOTHER_KIND, "original_max_position_embeddings", "dtype", "torch_dtype", "auto_map"}
+    | {"sliding_window", "sliding_window_size", "window_size", "attention_chunk_size", "num_nextn_predict_layers"}
+    | {"v_head_dim", "swa_head_dim", "swa_v_head_dim", "enable_lm_head_fp32", "enable_lm_head_output_fp32"}
+    | {"index_share_for_mtp_iteration", "speculators_model_type", "speculators_config", LAYER, "eagle_config"}
 )
 """Keys, at whatever level, that a server of either layout reads."""
+QUANTISED = ("hf_quant_config.json", "quant_model_description.json")
+"""Files beside config.json by which SGLang takes the weights for quantised ones."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:

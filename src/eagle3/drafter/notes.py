@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from eagle3.config.origin import SNAPSHOT
+from eagle3.drafter.check import added_settings
 from eagle3.drafter.folder import DrafterFiles
 from eagle3.target.info import TargetInfo
 from eagle3.target.weights import load_embedding
@@ -18,6 +19,8 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
     if files.own:
         if "weights_sha256" not in files.own or "config" not in files.own:
             yield "it was exported before checksums were kept: a changed byte or setting can't be seen"
+        if added := added_settings(files):
+            yield f"config.json: {', '.join(added)} came after the export; {files.server} ignores it, as far as is known"
         return
     if (files.folder / SNAPSHOT).is_file():
         yield "it was made by eagle3, but its config.json has lost the `eagle3` block: it is looked at like anyone's"
