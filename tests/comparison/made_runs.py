@@ -25,7 +25,10 @@ class Runs:
         bench: dict[str, float] | None = None,
         measured: str | None = None,
         not_followed: Sequence[str] = (),
-        **summary: float,
+        asked: int = 0,
+        dataset: str = "0123456789",
+        target: str = "t",
+        **summary: float | str,
     ) -> Path:
         """A run that is finished.
 
@@ -34,25 +37,31 @@ class Runs:
             shares: acceptance of each drafted token, of each of 20 held-out conversations alike; () of no evaluation.
             evaluate, measured: artifacts of the evaluation and of the measurement; one of its own by default.
             bench: figures of the served target.
+            asked: the first id of those conversations.
+            dataset, target: fingerprints.
             summary: further figures, with __ in place of the slash.
         """
         folder = self.at / str(self.count)
         self.count += 1
         (folder / "report").mkdir(parents=True)
-        every = {"name": "made", "seed": 0, **config, "dataset": {"name": "jsonl"}}
+        every = {"name": "made", "seed": 0, **config}
+        every["dataset"] = {"name": "jsonl", **config.get("dataset", {})}
         (folder / "config.yaml").write_text(json.dumps(every))  # JSON is YAML
         (folder / "DONE").touch()
         artifacts, figures = {}, {name.replace("__", "/"): value for name, value in summary.items()}
-        made: dict[str, Any] = {"artifacts": artifacts, "target": {"fingerprint": "t"}}
+        made: dict[str, Any] = {"artifacts": artifacts, "target": {"fingerprint": target}}
+        if config.get("until") != "bench":
+            made["dataset"] = {"fingerprint": dataset}
         if shares:
             artifacts["evaluate"] = evaluate or f"evaluate/{folder.name}"
-            made["dataset"] = {"fingerprint": "0123456789"}
             figures |= {f"eval/cond_acc_step_{k}": share for k, share in enumerate(shares)}
             figures["eval/accept_length"] = float(1 + np.cumprod(shares).sum())
             reached = np.cumprod([1000.0, *shares[:-1]]).round().astype(np.int64)
             accepted = np.cumprod([1000.0, *shares])[1:].round().astype(np.int64)
             counts = {"reached": np.tile(reached, (20, 1)), "accepted": np.tile(accepted, (20, 1))}
-            save_file({"sample_ids": np.arange(20), **counts}, folder / "report" / "sequences.safetensors")
+            save_file(
+                {"sample_ids": np.arange(asked, asked + 20), **counts}, folder / "report" / "sequences.safetensors"
+            )
         if bench is not None:
             artifacts["bench"] = measured or f"bench/{folder.name}"
             figures |= {f"bench/{name}": value for name, value in bench.items()}

@@ -1,5 +1,6 @@
 """Is a difference noise: on drafters whose true acceptance is known, because they are drawn with it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from tests.evaluation.recorded_loads import loads
 from eagle3.comparison import headline
 from eagle3.comparison.figures import BENCH
 from eagle3.comparison.grouping import differing, variants_of
-from eagle3.comparison.noise import Verdict, accept_length, bootstrap_spread, by_seeds, by_sequences
-from eagle3.comparison.runs import Run, Sequences
+from eagle3.comparison.noise import Verdict, bootstrap_spread, by_seeds, by_sequences
+from eagle3.comparison.runs import Run
 from eagle3.comparison.table import compare_runs
 from eagle3.comparison.variants import judge
 from eagle3.evaluation.figures import cells_of, summary_of
+from eagle3.evaluation.sequences import Sequences, accept_length
 
 
 def drawn(shares: list[float], seed: int, count: int = 60, positions: int = 40) -> Sequences:
@@ -69,11 +71,14 @@ def test_seeds_by_welch() -> None:
     assert without_noise.low == pytest.approx(without_noise.high) == pytest.approx(0.1)
 
 
-def test_what_can_not_be_compared_is_said() -> None:
-    a, other_data = variants_of([made({"x": 1}, [0.5]), made({"x": 2}, [0.5], data="e")])
-    assert judge(a, other_data) == "measured on other conversations, in another way or for another target"
+def test_what_is_not_known_is_said() -> None:
     a, b = variants_of([made({"x": 1}, [0.5], sequences=False), made({"x": 2}, [0.5], sequences=False)])
-    assert "no figures by sequence" in str(judge(a, b))
+    assert "add seeds" in str(judge(a, b))
+    single = made({"x": 1}, [0.5])
+    assert single.sequences is not None
+    one = replace(single, sequences=Sequences(*(array[:1] for array in vars(single.sequences).values())))
+    (variant,) = variants_of([one])
+    assert variant.spread is None, "one conversation tells nothing of others"
 
 
 def test_seeds_are_put_together_and_a_repeated_run_counts_once() -> None:
@@ -83,20 +88,17 @@ def test_seeds_are_put_together_and_a_repeated_run_counts_once() -> None:
     assert [len(variant.distinct) for variant in found.variants] == [2, 1]
     assert found.variants[0].spread is not None
     assert found.variants[0].spread.source == "2 seeds"
-    verdict = found.verdict(found.variants[1])
+    verdict = found.groups[0].verdict(found.variants[1])
     assert isinstance(verdict, Verdict)
     assert "bootstrap" in verdict.source
 
 
 def test_keys_that_differ() -> None:
-    configs = [
-        {"seed": 0, "paths.runs": "a", "optim.lr": 1e-3, "new.key": 1},
-        {"seed": 1, "paths.runs": "b", "optim.lr": 2e-3},
-    ]
-    assert differing(configs) == ["optim.lr"], "places, seeds, and keys that only newer runs have tell nothing"
+    configs = [{"seed": 0, "optim.lr": 1e-3, "new.key": 1}, {"seed": 1, "optim.lr": 2e-3}]
+    assert differing(configs) == ["optim.lr"], "seeds, and keys that only some runs have tell nothing"
     variants = variants_of([made({"a.size": 1, "b.size": 1}, [0.5]), made({"a.size": 2, "b.size": 2}, [0.5])])
     assert variants[0].setting == {"a.size": "1", "b.size": "1"}
-    variants = variants_of([made({"dataset.path": "/x/y/z", "dataset.limit": 1}, [0.5], data=d) for d in "de"])
+    variants = variants_of([made({"dataset.limit": 1}, [0.5], data=d) for d in "de"])
     assert list(variants[0].setting) == ["dataset"]
 
 
@@ -105,13 +107,13 @@ def test_a_served_evaluation_is_compared_by_the_names_that_it_writes() -> None:
     for run, speed_up in zip(served, (1.5, 1.25), strict=True):
         run.summary.update(summary_of(cells_of(loads([speed_up] * 3))))
     found = compare_runs(served)
-    keys = [column.key for column in found.columns]
-    assert [column.value(found.variants[0]) for column in found.columns if column.key == "speedup"] == [1.5]
+    (group,) = found.groups
+    keys = [column.key for column in group.columns]
+    assert [column.value(found.variants[0]) for column in group.columns if column.key == "speedup"] == [1.5]
     assert "served_tokens_per_s" in keys
-    assert "(served, 3 drafted tokens)" in headline(found)[0]
-    simulated = made({"optim.lr": 3}, [0.5])
-    verdict = judge(variants_of([*served, simulated])[0], variants_of([*served, simulated])[2])
-    assert verdict == "measured on other conversations, in another way or for another target"
+    said = headline(found)
+    assert "(served, 3 drafted tokens)" in said[0]
+    assert "Served speed-up: lr=1 1.50x, highest; the spread of single seeds is not known." in said
 
 
 def test_an_nccl_profile_is_told_by_its_name() -> None:

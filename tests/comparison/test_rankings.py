@@ -37,8 +37,9 @@ def test_each_drafter_is_ranked_with_all_that_it_drafts(runs: Runs) -> None:
         runs.add({"seed": seed, "loss": {"ttt_steps": 1}}, [0.22 + seed / 1000])
         runs.add({"seed": seed, "loss": {"ttt_steps": 3}}, [0.22 + seed / 1000, 0.6, 0.6])
     found = compare([runs.at])
-    assert found.best is not None
-    assert found.best.setting == {"ttt_steps": "3"}
+    (group,) = found.groups
+    assert group.best is not None
+    assert group.best.setting == {"ttt_steps": "3"}
     assert headline(found)[0].startswith("Best: ttt_steps=3, accept length 1.43")
     assert "more than the noise (2 and 2 seeds)" in headline(found)[1]
     rows = list(csv.DictReader(io.StringIO(csv_text(found))))
@@ -49,7 +50,7 @@ def test_each_drafter_is_ranked_with_all_that_it_drafts(runs: Runs) -> None:
 def test_the_served_target_is_ranked_by_each_figure(runs: Runs, tmp_path: Path) -> None:
     profiles(runs)
     found = compare([runs.at])
-    assert found.best is None
+    assert found.drafters == []
     said = headline(found)
     assert said[0] == "Serving: decode 1, tokens/s: nccl.serving=default 152.0 ± 2.8, tie with nccl.serving=ring_ll."
     assert said[1].startswith("Serving: decode 2, tokens/s: ")
@@ -82,7 +83,7 @@ def test_what_shares_a_measurement_is_one_row(runs: Runs) -> None:
     assert "+16.7%, spread not known" in plain_text(found)
     by_rate = compare([runs.at], order="decode_1")
     assert [variant.label for variant in by_rate.served] == ["nccl.serving=ring_ll", "nccl.serving=default"]
-    assert by_rate.variants[0] is by_rate.best
+    assert by_rate.variants[0] is by_rate.groups[0].best
     only = compare([runs.at], ["nccl.serving=ring_ll", "boundaries=[1,3,5]"])
     assert (only.variants[0].label, only.served[0].label) == ("boundaries=[1,3,5]", "nccl.serving=ring_ll")
 
@@ -92,7 +93,7 @@ def test_a_drafter_whose_provenance_is_damaged_is_still_one(runs: Runs) -> None:
     (folder / "provenance.json").write_text("torn {")
     found = compare([runs.at])
     assert (len(found.variants), len(found.served)) == (1, 1)
-    assert headline(found)[0].startswith("Best: 0, accept length 1.300")
+    assert headline(found)[0].startswith("0: accept length 1.300")
 
 
 def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
@@ -105,7 +106,7 @@ def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
 
     assert left("seed=1") == left("seed=0") == [("lr=0.2", 1), ("lr=0.1", 1)]
     assert left("seed=1", "lr=0.1") == [("lr=0.1", 1)]
-    assert csv_text(compare([runs.at / "0"])).startswith("run,seeds,")
+    assert csv_text(compare([runs.at / "0"])).startswith("run,measured,seeds,")
     assert left("dataset=jsonl") == left("dataset=jsonl 01234567") == [("lr=0.2", 2), ("lr=0.1", 2)]
     assert left("dataset!=other") == left()
     assert left("accept_length>1.404") == [("lr=0.2", 2)], "a figure is its row's: seeds are not picked by it"
@@ -166,7 +167,11 @@ def test_a_click_sorts_by_how_far_behind(runs: Runs) -> None:
 
 def test_many_long_names_leave_the_plots_their_room(runs: Runs, tmp_path: Path) -> None:
     for lr in range(8):
-        config = {"target": {"path": f"/models/{'long/' * 5}{lr}"}, "optim": {"lr": lr}, "loss": {"kind": f"kind_{lr}"}}
+        config = {
+            "target": {"chat_template": f"/models/{'long/' * 5}{lr}"},
+            "optim": {"lr": lr},
+            "loss": {"kind": f"kind_{lr}"},
+        }
         runs.add(config, [0.5, 0.4], train__tokens_per_s=1000.0 + lr)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -134,8 +134,8 @@ def test_a_damaged_folder_costs_a_line(
     said = {
         "config.yaml": f"left out: {copy}: config.yaml can't be read",
         "report/summary.json": f"left out: {copy}: finished, but report/summary.json can't be read",
-        "report/sequences.safetensors": "measured on other conversations",
-        "provenance.json": "measured on other conversations",
+        "report/sequences.safetensors": "(simulated, unknown split, 3 drafted tokens); nothing else here",
+        "provenance.json": "(simulated, unknown target, unknown conversations, 3 drafted tokens); nothing else here",
     }
     assert said[damage] in " ".join(out.split())
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.drafter.foreign import as_others
@@ -21,6 +22,7 @@ from eagle3.evaluation.chain import run_chain
 from eagle3.evaluation.main import main
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import load_prompts
+from eagle3.evaluation.sequences import Sequences, accept_length
 from eagle3.evaluation.trained_on import Asked, key_of, trained_on
 from eagle3.files.json_lines import sealed, unsealed
 from eagle3.metrics import JsonlReporter
@@ -83,6 +85,15 @@ def test_ours(made: Path) -> None:
     assert [row["set"] for row in rows] == ["held_out"] * 3 + ["code"] * 3
     assert all(len(row["output_ids"]) <= 12 for row in rows)
     assert all(len(round_["drafts"]) == 2 for row in rows for round_ in row["rounds"])
+
+    # Its spread: of the same figure over answers drawn anew, here by plain sums over the journal.
+    counts = Sequences.read(made / "ours")
+    assert counts is not None
+    assert float(accept_length(counts.conditional)) == pytest.approx(found["eval/accept_length"])
+    sums = np.array([[len(row["rounds"]), sum(r["accepted"] for r in row["rounds"])] for row in rows])
+    draws = sums[np.random.default_rng(1).integers(0, 6, (20000, 6))].sum(1)
+    assert found["eval/accept_length_spread"] == pytest.approx((draws[:, 1] / draws[:, 0]).std(), rel=0.1, abs=1e-9)
+    assert len(set(counts.ids.tolist())) == 6
 
 
 def test_one_that_was_made_by_others(made: Path) -> None:

@@ -1,5 +1,7 @@
 """`evaluate.drafter`: which stages are left, and what makes an evaluation another one."""
 
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,5 +107,6 @@ def test_a_run_of_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert {folder.name for folder in (tmp_path / "artifacts").iterdir()} == {"prepare", "evaluate"}
     (page,) = (tmp_path / "runs").glob("*/*/report/report.md")
-    assert "of real drafts, without a server" in page.read_text()
+    assert re.search(r"Accept length [\d.]+ ± [\d.]+\*\* of real drafts, without a server", page.read_text())
+    assert "eval/accept_length_spread" in json.loads((page.parent / "summary.json").read_text())
     assert not list((tmp_path / "runs").glob("*/*/drafter"))

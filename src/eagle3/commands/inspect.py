@@ -145,7 +145,7 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
         found = acceptance(summary, who)
         if found.accept_length is not None:
             shares = ", ".join(f"{share:.0%}" for share in found.conditional)
-            yield who, f"accept length {found.accept_length:.2f}" + (f" (by draft token: {shares})" if shares else "")
+            yield who, f"accept length {found.shown}" + (f" (by draft token: {shares})" if shares else "")
 
 
 def _drafter(path: Path) -> Facts:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eagle3.comparison.columns import Column, dataset_of
+from eagle3.comparison.columns import Column
 from eagle3.comparison.grouping import shown
-from eagle3.comparison.runs import Run
+from eagle3.comparison.runs import Run, dataset_of
 from eagle3.comparison.variants import Variant
 from eagle3.errors import ConfigError
 
@@ -49,14 +49,19 @@ def where(
     return kept
 
 
-def sort(variants: Sequence[Variant], key: str, columns: Sequence[Column], reverse: bool) -> list[Variant]:
+def sort(
+    variants: Sequence[Variant], key: str, columns: Sequence[Column], runs: Sequence[Run], reverse: bool
+) -> list[Variant]:
     """Best first by a figure, ascending by a key of the configuration; those without a value last.
+
+    Args:
+        runs: all that are compared, of which one has the key.
 
     Raises:
         ConfigError: a key that no run has.
     """
     column = next((column for column in columns if column.key == key), None)
-    name = "" if column is not None else _key(key, [run for variant in variants for run in variant.runs], columns)
+    name = "" if column is not None else _key(key, runs, columns)
 
     def value_of(variant: Variant) -> Any:
         return column.value(variant) if column is not None else variant.runs[0].config.get(name)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eagle3.comparison.figures import BENCH, figures_in, rate, stage_of
-from eagle3.comparison.runs import Run
 from eagle3.comparison.variants import Variant
 from eagle3.tracking.units import quantity
 
@@ -87,9 +86,3 @@ def _step(k: int) -> Column:
         return found[k] if k < len(found) else None
 
     return Column(f"acceptance_{k + 1}", f"token {k + 1}", value, "{:.1%}".format)
-
-
-def dataset_of(run: Run) -> str:
-    """Its name, and enough of its fingerprint to see two versions apart."""
-    name, fingerprint = run.config.get("dataset.name"), run.dataset
-    return f"{name} {str(fingerprint)[:8]}" if fingerprint else str(name)

@@ -3,15 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle3.comparison.figures import BENCH, EVALUATE
-from eagle3.comparison.runs import SIMULATED, Run
+from eagle3.comparison.effective import effective
+from eagle3.comparison.figures import EVALUATE
+from eagle3.comparison.runs import Run
 from eagle3.comparison.variants import REPEATS, Variant
 
-_NOT_COMPARED = ("paths.", "tracking.", "replay.", "sweep.", "name", "mode", "until", "server.port", "server.host")
-"""Keys (or their beginnings) that say where and how, not what."""
-_OF_A_BENCH = ("target.", "server.", "nccl.serving.", "nccl.extra", "bench.")
-"""Keys that a measurement of the served target depends on."""
-_TOLD_BY = ("target.name", "dataset.name", "layers.boundaries", "nccl.extraction.name", "nccl.serving.name")
+_TOLD_BY = ("target.name", "dataset.name", "nccl.serving.name")
 """Keys from which the others of their group mostly follow: those that do are left away."""
 
 
@@ -26,51 +23,44 @@ def variants_of(runs: Sequence[Run], stage: str = EVALUATE, named_among: Sequenc
         named_among: where only one variant is left of these, it keeps the name that it has among them.
     """
     configs = _by_measurement(runs, stage)
-    keys = _matter(differing(list(configs.values())), runs, stage)
+    keys = differing(list(configs.values()))
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         config = configs[run.measurement(stage)]
-        groups.setdefault(tuple(shown(config.get(key)) for key in keys), []).append(run)
+        groups.setdefault(tuple(_value(config, key) for key in keys), []).append(run)
     naming = configs
     if len(groups) == 1 and named_among:
         naming = _by_measurement(named_among, stage)
-        keys = _matter(differing(list(naming.values())), named_among, stage)
+        keys = differing(list(naming.values()))
     told = _telling(keys, list(naming.values()))
     names = _short(told)
     firsts = [(configs[members[0].measurement(stage)], members) for members in groups.values()]
     return [
-        Variant(members, {names[key]: _readable(config.get(key)) for key in told}, stage) for config, members in firsts
+        Variant(members, {names[key]: _readable(_value(config, key)) for key in told}, stage)
+        for config, members in firsts
     ]
 
 
 def _by_measurement(runs: Sequence[Run], stage: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
-        found.setdefault(run.measurement(stage), run.config)
+        found.setdefault(run.measurement(stage), effective(run, stage))
     return found
 
 
-def _matter(keys: Sequence[str], runs: Sequence[Run], stage: str) -> list[str]:
-    """Without those that this measurement does not depend on: `bench.*` tells nothing of a drafter."""
-    if stage == BENCH:
-        return [key for key in keys if key.startswith(_OF_A_BENCH)]
-    kinds = {run.kind for run in runs if run.conditional}
-    idle = ["bench."]
-    if "served" not in kinds:
-        idle.append("nccl.")
-    if kinds <= {SIMULATED}:
-        idle.append("evaluate.")
-    return [key for key in keys if not key.startswith(tuple(idle))]
+def _value(config: Mapping[str, Any], key: str) -> str:
+    """As it is shown; "" where the key means nothing for this run."""
+    return shown(config[key]) if key in config else ""
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys that say what is made, and whose values are not the same in all that have them.
-
-    One that only newer runs have, all with the same value, tells nothing: it had no name before.
-    """
+    """Keys whose values are not the same in all that have them; those that repeat a measurement left out."""
     every = dict.fromkeys(key for config in configs for key in config)
-    kept = [key for key in every if key not in REPEATS and not key.startswith(_NOT_COMPARED)]
-    return [key for key in kept if len({shown(config[key]) for config in configs if key in config}) > 1]
+    return [
+        key
+        for key in every
+        if key not in REPEATS and len({shown(config[key]) for config in configs if key in config}) > 1
+    ]
 
 
 def _telling(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -81,7 +71,7 @@ def _telling(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[
         if leader is None or leader not in keys or key == leader:
             kept.append(key)
             continue
-        pairs = {(shown(config.get(leader)), shown(config.get(key))) for config in configs}
+        pairs = {(_value(config, leader), _value(config, key)) for config in configs}
         if len(pairs) > len({pair[0] for pair in pairs}):
             kept.append(key)
     return kept
@@ -93,9 +83,8 @@ def _short(keys: Sequence[str]) -> dict[str, str]:
     return {key: leaf if leaves.count(leaf) == 1 else key for key, leaf in zip(keys, leaves, strict=True)}
 
 
-def _readable(value: Any) -> str:
-    """As `shown`; of a long path its end."""
-    text = shown(value)
+def _readable(text: str) -> str:
+    """Of a long path its end."""
     return ".../" + "/".join(text.split("/")[-2:]) if text.startswith("/") and text.count("/") > 2 else text
 
 

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eagle3.comparison.runs import Sequences
+from eagle3.evaluation.sequences import Sequences, accept_length, drawn
 
-DRAWS = 2000
-"""Of the bootstrap; always the same ones, so that a table says the same each time."""
-_DRAWN_AT_A_TIME = 100
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """Student's t for 95%, two-sided, for 1, 2, ... degrees of freedom."""
 _NORMAL95 = 1.96
@@ -62,22 +59,16 @@ def is_equal(difference: float, of: float | None = None) -> bool:
     return abs(difference) < 0.0005 * (1.0 if of is None else abs(of))
 
 
-def accept_length(conditional: np.ndarray) -> np.ndarray:
-    """`[..., steps]` conditional acceptances to `[...]`: 1 + a0 + a0 a1 + ..."""
-    return 1 + np.cumprod(conditional, axis=-1).sum(-1)
-
-
 def seeds_spread(conditional: np.ndarray) -> Spread:
     """`[seeds, steps]`, of at least two seeds."""
     lengths = accept_length(conditional)
     return Spread(conditional.std(0, ddof=1).tolist(), float(lengths.std(ddof=1)), f"{len(conditional)} seeds")
 
 
-def bootstrap_spread(sequences: Sequences) -> Spread:
-    shares = _drawn([sequences])[0]
-    lengths = accept_length(shares)
-    count = f"bootstrap of {len(sequences.ids)} conversations"
-    return Spread(shares.std(0).tolist(), float(lengths.std()), count)
+def bootstrap_spread(sequences: Sequences, what: str = "conversations") -> Spread:
+    """Of at least two sequences."""
+    shares = drawn([sequences])[0]
+    return Spread(shares.std(0).tolist(), float(accept_length(shares).std()), _bootstrap(sequences, what))
 
 
 def by_seeds(ours: Sequence[float], theirs: Sequence[float], what: str = "seeds") -> Verdict:
@@ -92,30 +83,13 @@ def by_seeds(ours: Sequence[float], theirs: Sequence[float], what: str = "seeds"
     return Verdict(difference, difference - t * error, difference + t * error, f"{len(a)} and {len(b)} {what}")
 
 
-def by_sequences(ours: Sequences, theirs: Sequences) -> Verdict:
-    """Paired bootstrap: both drafters on the same draws of the held-out sequences, whose ids must be the same."""
-    mine, other = (accept_length(shares) for shares in _drawn([ours, theirs]))
+def by_sequences(ours: Sequences, theirs: Sequences, what: str = "conversations") -> Verdict:
+    """Paired bootstrap: both drafters on the same draws of the held-out sequences, at least two, the same ones."""
+    mine, other = (accept_length(shares) for shares in drawn([ours, theirs]))
     low, high = np.quantile(mine - other, [0.025, 0.975])
-    difference = _accept_length(ours) - _accept_length(theirs)
-    return Verdict(difference, float(low), float(high), f"bootstrap of {len(ours.ids)} conversations")
+    difference = float(accept_length(ours.conditional) - accept_length(theirs.conditional))
+    return Verdict(difference, float(low), float(high), _bootstrap(ours, what))
 
 
-def _accept_length(one: Sequences) -> float:
-    return float(accept_length(_shares(one.accepted.sum(0), one.reached.sum(0))))
-
-
-def _drawn(several: list[Sequences]) -> list[np.ndarray]:
-    """Conditional acceptances `[DRAWS, its steps]` of each, all on the same sequences, drawn with replacement."""
-    count = len(several[0].ids)
-    random = np.random.default_rng(0)
-    found: list[list[np.ndarray]] = [[] for _ in several]
-    for _ in range(DRAWS // _DRAWN_AT_A_TIME):
-        picked = random.integers(0, count, (_DRAWN_AT_A_TIME, count))
-        times = np.stack([np.bincount(row, minlength=count) for row in picked])
-        for one, parts in zip(several, found, strict=True):
-            parts.append(_shares(times @ one.accepted, times @ one.reached))
-    return [np.concatenate(parts) for parts in found]
-
-
-def _shares(accepted: np.ndarray, reached: np.ndarray) -> np.ndarray:
-    return np.divide(accepted, reached, out=np.zeros(reached.shape), where=reached > 0)
+def _bootstrap(sequences: Sequences, what: str) -> str:
+    return f"bootstrap of {len(sequences.ids)} {what}"

@@ -1,39 +1,50 @@
 """The outcome of a comparison in sentences: the best, whether that is more than noise, the spread, what it cost."""
 
-from eagle3.comparison.columns import dataset_of
+from eagle3.comparison.groups import Group
 from eagle3.comparison.noise import Verdict, is_equal
+from eagle3.comparison.runs import dataset_of
 from eagle3.comparison.table import Comparison
 from eagle3.tracking.cost import stage_hours
-
-_HOW = {"simulated": "simulated", "chain": "of real drafts, without a server", "served": "served"}
+from eagle3.tracking.units import counted
 
 
 def headline(found: Comparison) -> list[str]:
-    """Of drafters first, then of the served target."""
-    lines = _drafters(found) if found.variants else []
-    lines += [ranking.sentence() for ranking in found.of_the_target]
+    """Of each group of drafters, then of the served target."""
+    several = len(found.evaluated) > 1
+    lines = [line for group in found.evaluated for line in _drafters(group, several)]
+    if several:
+        lines.append("What was measured in different ways is not compared: each way has a best of its own.")
+    if found.drafters and not found.evaluated:
+        lines.append("Nothing here was evaluated, so there is no best drafter.")
+    lines += [ranking.sentence() for group in found.targets for ranking in group.rankings]
     for note in dict.fromkeys(note for run in found.all_runs for note in run.not_followed):
         labels = [v.label for v in found.served if any(note in run.not_followed for run in v.runs)]
         lines.append(f"{', '.join(labels)}: {note}.")
     lines += _spread(found)
-    lines += _lengths(found)
-    if found.variants and not found.several_datasets:
-        lines.append(f"Dataset: {dataset_of(found.variants[0].runs[0])}.")
+    datasets = {dataset_of(run) for variant in found.variants for run in variant.runs}
+    if len(datasets) == 1:
+        lines.append(f"Dataset: {datasets.pop()}.")
     return [*lines, *_cost(found)]
 
 
-def _drafters(found: Comparison) -> list[str]:
-    best = found.best
-    if best is None:
-        return ["Nothing here was evaluated, so there is no best drafter."]
-    length, kind = best.accept_length(), best.runs[0].kind
-    drafted = "1 drafted token" if best.steps == 1 else f"{best.steps} drafted tokens"
-    return [f"Best: {best.label}, accept length {length:.3f} ({_HOW.get(kind, kind)}, {drafted}).", *_lead(found)]
+def _drafters(group: Group, several: bool) -> list[str]:
+    """Args: several: whether there are others, that were measured in another way."""
+    best = group.best
+    assert best is not None
+    length, drafted = f"accept length {best.accept_length():.3f}", counted(best.steps, "drafted token")
+    if len(group.variants) > 1:
+        said = f"Best: {best.label}, {length} ({group.measured}, {drafted})."
+    elif several:
+        said = f"{best.label}: {length} ({group.measured}, {drafted}); nothing else here was measured so."
+    else:
+        said = f"{best.label}: {length} ({group.measured}, {drafted})."
+    further = [ranking.sentence() for ranking in group.rankings if ranking is not group.by_length]
+    return [said, *_lead(group), *further, *_lengths(group)]
 
 
-def _lead(found: Comparison) -> list[str]:
+def _lead(group: Group) -> list[str]:
     """Against the runner-up, and how many cannot be told from the best."""
-    others = [(variant, found.verdict(variant)) for variant in found.variants if variant is not found.best]
+    others = [(variant, group.verdict(variant)) for variant in group.variants if variant is not group.best]
     judged = [(variant, verdict) for variant, verdict in others if isinstance(verdict, Verdict)]
     if not others:
         return []
@@ -50,15 +61,26 @@ def _lead(found: Comparison) -> list[str]:
         lines.append(f"{ties} of {len(judged)} others can't be told from it.")
     unknown = len(others) - len(judged)
     if unknown:
-        lines.append(f"{unknown} can't be compared with it; the table says why.")
+        lines.append(f"Of {unknown} it is not known whether they can; the table says why.")
     return lines
+
+
+def _lengths(group: Group) -> list[str]:
+    longest = max(variant.steps for variant in group.variants)
+    if longest <= group.steps:
+        return []
+    return [
+        f"Drafters draft {group.steps} to {longest} tokens, and each is ranked with all of its own, as it is served; "
+        f"the column `at {group.steps}` is the accept length of each with {group.steps}."
+    ]
 
 
 def _spread(found: Comparison) -> list[str]:
     """What the ± in the tables is of."""
     sources = list(dict.fromkeys(v.spread.source for v in found.variants if v.spread is not None))
     seeds, bootstrap = (any(word in source for source in sources) for word in ("seeds", "bootstrap"))
-    rounds = [place for ranking in found.of_the_target for place in ranking.places if place.spread is not None]
+    ranked = [place for group in found.targets for ranking in group.rankings for place in ranking.places]
+    rounds = [place for place in ranked if place.spread is not None]
     sources += [f"{count} rounds" for count in dict.fromkeys(place.count for place in rounds)]
     if not sources:
         return []
@@ -70,16 +92,6 @@ def _spread(found: Comparison) -> list[str]:
     if rounds:
         said.append("A round starts the server anew.")
     return [" ".join(said)]
-
-
-def _lengths(found: Comparison) -> list[str]:
-    longest = max((variant.steps for variant in found.variants), default=0)
-    if longest <= found.steps:
-        return []
-    return [
-        f"Drafters draft {found.steps} to {longest} tokens, and each is ranked with all of its own, as it is served; "
-        f"the column `at {found.steps}` is the accept length of each with {found.steps}."
-    ]
 
 
 def _cost(found: Comparison) -> list[str]:

@@ -1,12 +1,15 @@
 """A comparison as one HTML file: nothing is loaded from anywhere, so it can be mailed or kept."""
 
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from eagle3.comparison.groups import BEHIND, Group
 from eagle3.comparison.outcome import headline
 from eagle3.comparison.plots import draw, svg
 from eagle3.comparison.ranking import Place, Ranking
-from eagle3.comparison.table import BEHIND, Comparison
+from eagle3.comparison.render import best_rows, runs_of
+from eagle3.comparison.table import Comparison
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1c1e21 }
@@ -39,13 +42,10 @@ def page(comparison: Comparison) -> str:
         for number, sentence in enumerate(headline(comparison))
     )
     pictures = "\n".join(f"<figure>{svg(figure)}</figure>" for figure in draw(comparison).values())
-    named = comparison.variants or comparison.served
-    runs = "\n".join(f"<li>{escape(v.label)}: {_paths(v.folders)}</li>" for v in named)
+    runs = "\n".join(f"<li>{escape(label)}: {_paths(folders)}</li>" for label, folders in runs_of(comparison))
     notes = "\n".join(f'<li class="left-out">{escape(str(note))}</li>' for note in comparison.notes)
     left_out = f"<h2>Left out</h2>\n<ul>{notes}</ul>" if notes else ""
-    tables = [_drafters(comparison)] if comparison.variants else []
-    tables += [f"<h2>By {escape(ranking.title)}</h2>\n{_ranking(ranking)}" for ranking in comparison.of_the_target]
-    body = "\n".join(tables)
+    body = "\n".join(_tables(comparison))
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{escape(comparison.title)}</title>
 <style>{_STYLE}</style>
@@ -63,14 +63,22 @@ def page(comparison: Comparison) -> str:
 """
 
 
-def _drafters(comparison: Comparison) -> str:
-    first = len(comparison.settings)
-    numbers = range(first, first + len(comparison.columns) + (comparison.best is not None) + 1)
+def _tables(comparison: Comparison) -> Iterator[str]:
+    titled = len(comparison.drafters) > 1
+    for group in comparison.drafters:
+        yield (f"<h2>{escape(group.measured.capitalize())}</h2>\n" if titled else "") + _drafters(group)
+    for ranking in (ranking for group in comparison.targets for ranking in group.rankings):
+        yield f"<h2>By {escape(ranking.name)}</h2>\n{_ranking(ranking)}"
+
+
+def _drafters(group: Group) -> str:
+    first = len(group.settings)
+    numbers = range(first, first + len(group.columns) + (group.best is not None) + 1)
     rows = [
-        _row(row, numbers, _order(comparison.place(variant)), variant is comparison.best)
-        for variant, row in zip(comparison.variants, comparison.rows(), strict=True)
+        _row(row, numbers, _order(group.place(variant)), best)
+        for variant, row, best in zip(group.variants, group.rows(), best_rows(group), strict=True)
     ]
-    return _table(comparison.headings(), rows)
+    return _table(group.headings(), rows)
 
 
 def _ranking(ranking: Ranking) -> str:
@@ -81,7 +89,7 @@ def _ranking(ranking: Ranking) -> str:
 
 def _order(place: Place | None) -> str:
     """What a click on "behind the best" sorts by: its cells begin with words."""
-    return "" if place is None or place.lost is None else str(place.lost)
+    return "" if place is None else str(place.lost)
 
 
 def _table(headings: list[str], rows: list[str]) -> str:

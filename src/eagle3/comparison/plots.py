@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from eagle3.comparison.figures import rate
+from eagle3.comparison.groups import Group
 from eagle3.comparison.noise import Verdict, is_equal
+from eagle3.comparison.runs import SIMULATED
 from eagle3.comparison.table import Comparison
 from eagle3.tracking.plots import BLUE, GREEN, GREY, ORANGE, STYLE, new_figure, thousands
 
@@ -23,18 +25,22 @@ _LONGEST, _LONGEST_IN_LEGEND = 34, 88
 TITLE: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 11, "fontweight": "bold"}
 
 
+_Draw = Callable[[Group], Any]
+
+
 def draw(comparison: Comparison) -> dict[str, Any]:
-    """{name: figure} of what there are figures for."""
+    """{name: figure} of what there are figures for, of each group."""
     import matplotlib as mpl
 
-    drawings: dict[str, Callable[[Comparison], Any]] = {
-        "accept_length": _accept_length,
-        "acceptance": _acceptance,
-        "rates": _rates,
-        "served": _served,
-    }
+    drafters: dict[str, _Draw] = {"accept_length": _accept_length, "acceptance": _acceptance, "rates": _rates}
+    target: dict[str, _Draw] = {"served": _served}
+    drawn: dict[str, Any] = {}
     with mpl.rc_context(STYLE):
-        return {name: figure for name, one in drawings.items() if (figure := one(comparison)) is not None}
+        for group in comparison.groups:
+            for name, one in (target if group.of_the_target else drafters).items():
+                if (figure := one(group)) is not None:
+                    drawn[f"{name}_{group.slug}" if group.slug else name] = figure
+    return drawn
 
 
 def svg(figure: Any) -> str:
@@ -61,15 +67,15 @@ def _label(text: str, longest: int = _LONGEST) -> str:
     return "\n".join(wrap(text, longest, max_lines=2, placeholder=" ..."))
 
 
-def _accept_length(comparison: Comparison) -> Any:
-    if comparison.by_length is None:
+def _accept_length(group: Group) -> Any:
+    places = [place for variant in group.variants if (place := group.place(variant)) is not None]
+    if not places:
         return None
-    places = [place for variant in comparison.variants if (place := comparison.place(variant)) is not None]
     figure, (axes,) = new_figure(height=1.2 + 0.4 * len(places))
     at = np.arange(len(places))[::-1]
     several = False
     for y, place in zip(at, places, strict=True):
-        best = place.variant is comparison.best
+        best = place.variant is group.best
         colour = BLUE if best else GREY
         axes.errorbar(place.mean, y, xerr=place.spread or 0.0, fmt="o", color=colour, capsize=3)
         each = place.variant.accept_lengths()
@@ -77,25 +83,31 @@ def _accept_length(comparison: Comparison) -> Any:
             several = True
             axes.plot(each, [y] * len(each), "|", color=ORANGE, markersize=9)
         where = {"xy": (1.02, y), "xycoords": ("axes fraction", "data"), "va": "center"}
-        axes.annotate("best" if best else _short(place.verdict), color=colour, **where)
+        if len(places) > 1:
+            axes.annotate("best" if best else _short(place.verdict), color=colour, **where)
     axes.set_yticks(at, [_label(place.variant.label) for place in places])
     axes.set_ylim(-0.6, len(places) - 0.4)
-    figure.suptitle("Accept length", **TITLE)
+    figure.suptitle(_titled("Accept length", group), **TITLE)
     strokes = ", each seed a stroke" if several else ""
     axes.set(xlabel=f"tokens a verification; ± one standard deviation{strokes}")
     return figure
 
 
+def _titled(title: str, group: Group) -> str:
+    """With how it was measured, where others were measured in another way."""
+    return _label(f"{title}: {group.measured}", _LONGEST_IN_LEGEND) if group.slug else title
+
+
 def _short(verdict: Verdict | str) -> str:
     if isinstance(verdict, str):
-        return "not compared"
+        return "not known"
     if verdict.exceeds:
         return f"{verdict.difference:.3f} behind"
     return "equal" if is_equal(verdict.difference) else "tie"
 
 
-def _acceptance(comparison: Comparison) -> Any:
-    shown = [(variant, variant.spread) for variant in comparison.variants if variant.steps][:_MOST_LINES]
+def _acceptance(group: Group) -> Any:
+    shown = [(variant, variant.spread) for variant in group.variants if variant.steps][:_MOST_LINES]
     if not shown:
         return None
     # The legend below it takes its room from the figure.
@@ -104,7 +116,7 @@ def _acceptance(comparison: Comparison) -> Any:
     figure, (axes,) = new_figure(height=3.4 + 0.22 * lines)
     for number, (variant, spread) in enumerate(shown):
         shares = 100 * np.asarray(variant.by_step())
-        best = variant is comparison.best
+        best = variant is group.best
         # Side by side, so that their spreads can be told apart.
         x = np.arange(1, len(shares) + 1) + 0.02 * (number - (len(shown) - 1) / 2)
         errors = None if spread is None else 100 * np.asarray(spread.by_step)
@@ -112,7 +124,9 @@ def _acceptance(comparison: Comparison) -> Any:
             {"color": BLUE, "linewidth": 2.6} if best else {"color": _OTHERS[number % len(_OTHERS)], "linewidth": 1.4}
         )
         axes.errorbar(x, shares, yerr=errors, marker="o", capsize=2, label=labels[number], **look)
-    axes.set(title="Right when all earlier ones are", xlabel="draft token", ylabel="held-out positions (%)")
+    axes.set(
+        title=_titled("Right when all earlier ones are", group), xlabel="draft token", ylabel="held-out positions (%)"
+    )
     axes.set_xticks(range(1, 1 + max(variant.steps for variant, _ in shown)))
     axes.set_ylim(bottom=0)
     axes.margins(y=0.1)
@@ -120,25 +134,24 @@ def _acceptance(comparison: Comparison) -> Any:
     return figure
 
 
-def _rates(comparison: Comparison) -> Any:
+def _rates(group: Group) -> Any:
     """Tokens/s of what differs between drafters: an extraction that all share tells nothing."""
     panels = []
-    for column in comparison.columns:
+    for column in group.columns:
         if column.source is None or not column.title.endswith("tokens/s"):
             continue
-        each = [variant.values(column.source) for variant in comparison.variants]
+        each = [variant.values(column.source) for variant in group.variants]
         if any(any(values) for values in each) and len({tuple(values) for values in each}) > 1:
             panels.append((column.title, each))
-    return _bars([variant.label for variant in comparison.variants], panels, "the slowest to the fastest run")
+    return _bars([variant.label for variant in group.variants], panels, "the slowest to the fastest run")
 
 
-def _served(comparison: Comparison) -> Any:
+def _served(group: Group) -> Any:
     """Decoding and prefill of the served target under each configuration."""
     panels = [
-        (ranking.title, [variant.values(ranking.figure) for variant in comparison.served])
-        for ranking in comparison.of_the_target
+        (ranking.title, [variant.values(ranking.figure) for variant in group.variants]) for ranking in group.rankings
     ]
-    return _bars([variant.label for variant in comparison.served], panels, "the slowest to the fastest round")
+    return _bars([variant.label for variant in group.variants], panels, "the slowest to the fastest round")
 
 
 def _bars(labels: list[str], panels: list[tuple[str, list[list[float]]]], span: str) -> Any:

@@ -29,7 +29,7 @@ def publish(sweep: Path, found: Comparison, warn: Callable[[str], None] | None =
     """Writes a sweep's comparison to sweep/comparison/, and logs it to W&B as the runs are logged.
 
     W&B's run has the job type `compare` and the runs' group; its summary says `compare/best`, `.../best_accept_length`,
-    `.../exceeds_noise`, `.../runs`.
+    `.../exceeds_noise`, `.../runs`; of each group, `compare/simulated/best` and so on, where there are several.
     """
     folder = sweep / FOLDER
     write(found, folder)
@@ -48,13 +48,18 @@ def summary(found: Comparison) -> dict[str, str | int | float | bool]:
         "compare/variants": len(found.variants or found.served),
         "compare/left_out": len(found.notes),
     }
-    if found.best is not None:
-        told["compare/best"] = found.best.label
-        told["compare/best_run"] = str(found.best.folders[0])
-        told["compare/best_accept_length"] = found.best.accept_length() or 0.0
-        judged = [verdict for v in found.variants if isinstance(verdict := found.verdict(v), Verdict)]
+    for group in found.evaluated:
+        assert group.best is not None
+        name = f"compare/{group.slug}/" if group.slug else "compare/"
+        told[f"{name}measured"] = group.measured
+        told[f"{name}best"] = group.best.label
+        told[f"{name}best_run"] = str(group.best.folders[0])
+        told[f"{name}best_accept_length"] = group.best.accept_length() or 0.0
+        judged = [verdict for v in group.variants if isinstance(verdict := group.verdict(v), Verdict)]
         if judged:
-            told["compare/exceeds_noise"] = min(judged, key=lambda verdict: verdict.difference).exceeds
-    for ranking in found.of_the_target:
-        told[f"compare/best_{ranking.figure.removeprefix('bench/')}"] = ranking.places[0].variant.label
+            told[f"{name}exceeds_noise"] = min(judged, key=lambda verdict: verdict.difference).exceeds
+    for group in found.targets:
+        name = f"compare/{group.slug}/" if group.slug else "compare/"
+        for ranking in group.rankings:
+            told[f"{name}best_{ranking.figure.removeprefix('bench/')}"] = ranking.places[0].variant.label
     return told

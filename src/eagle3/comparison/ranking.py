@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from eagle3.comparison.figures import BENCH, EVALUATE, figures_in, show_spread, stage_of
+from eagle3.comparison.figures import BENCH, figures_in, show_spread, stage_of
 from eagle3.comparison.noise import Verdict, amount, by_seeds, is_equal
 from eagle3.comparison.variants import Variant, judge
 
@@ -27,8 +26,8 @@ class Place:
     """The verdict as a cell: `best`, `tie: ...`, `equal`, the difference."""
     exceeds: bool
     """Whether it is behind by more than noise."""
-    lost: float | None
-    """How far it is behind; None where it can't be compared."""
+    lost: float
+    """How far it is behind."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,13 @@ class Ranking:
     """Its name in report/summary.json."""
     title: str
     places: list[Place]
+    measured: str = ""
+    """How, where others were measured in another way."""
+
+    @property
+    def name(self) -> str:
+        """Its title, with how it was measured."""
+        return f"{self.title} ({self.measured})" if self.measured else self.title
 
     @property
     def repeats(self) -> str:
@@ -56,7 +62,7 @@ class Ranking:
     def sentence(self) -> str:
         """The best, and which others can't be told from it."""
         best, *others = self.places
-        said = f"{self.title[0].upper()}{self.title[1:]}: "
+        said = f"{self.name[0].upper()}{self.name[1:]}: "
         said += f"{best.variant.label} {show_spread(self.figure, best.mean, best.spread)}"
         if not others:
             return f"{said}."
@@ -68,19 +74,13 @@ class Ranking:
         return f"{said}; next {others[0].variant.label}, behind by {others[0].behind}."
 
 
-def rankings_of(drafters: Sequence[Variant], served: Sequence[Variant]) -> list[Ranking]:
-    """Of every figure that some configuration has, in the order of FIGURES.
-
-    Args:
-        served: configurations of the served target that was measured.
-    """
-    names = {name for variant in [*drafters, *served] for run in variant.runs for name in run.summary}
-    found = []
-    for figure, title in figures_in(names).items():
-        places = _places(figure, drafters if stage_of(figure) == EVALUATE else served)
-        if places:
-            found.append(Ranking(figure, title, places))
-    return found
+def rankings_of(variants: Sequence[Variant], measured: str = "") -> list[Ranking]:
+    """Of every figure that some of these has, all measured alike, in the order in which figures are shown."""
+    stage = variants[0].stage
+    names = {name for variant in variants for run in variant.runs for name in run.summary}
+    figures = {figure: title for figure, title in figures_in(names).items() if stage_of(figure) == stage}
+    ranked = [Ranking(figure, title, _places(figure, variants), measured) for figure, title in figures.items()]
+    return [ranking for ranking in ranked if ranking.places]
 
 
 def _mean(figure: str, variant: Variant) -> float | None:
@@ -107,23 +107,11 @@ def _place(figure: str, variant: Variant, mean: float, best: Variant, highest: f
     if not behind:
         lost = highest - mean
         behind = "equal" if is_equal(lost, of) else f"{amount(lost, of)}, spread not known"
-    comparable = isinstance(verdict, Verdict) or not verdict
-    return Place(variant, mean, spread, count, verdict, behind, exceeds, highest - mean if comparable else None)
+    return Place(variant, mean, spread, count, verdict, behind, exceeds, highest - mean)
 
 
 def _by_values(figure: str, best: Variant, other: Variant) -> Verdict | str:
     """By the repeats; "" where one side has no more than one."""
-    if not _alike(figure, best, other):
-        return "measured in another way or for another target"
     ours, theirs = best.values(figure), other.values(figure)
     what = "rounds" if stage_of(figure) == BENCH else "seeds"
     return by_seeds(ours, theirs, what) if len(ours) > 1 and len(theirs) > 1 else ""
-
-
-def _alike(figure: str, best: Variant, other: Variant) -> bool:
-    def measured(variant: Variant) -> set[Any]:
-        if stage_of(figure) == EVALUATE:
-            return {run.measured_on for run in variant.runs}
-        return {(run.provenance.get("target") or {}).get("fingerprint") for run in variant.runs}
-
-    return len(measured(best) | measured(other)) == 1

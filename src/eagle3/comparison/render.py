@@ -3,15 +3,18 @@
 import csv
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
+from rich.console import Group as Parts
 from rich.text import Text
 
-from eagle3.comparison.columns import dataset_of
+from eagle3.comparison.groups import BEHIND, Group
 from eagle3.comparison.noise import Verdict
 from eagle3.comparison.outcome import headline
 from eagle3.comparison.ranking import Ranking
-from eagle3.comparison.table import BEHIND, Comparison
+from eagle3.comparison.runs import dataset_of
+from eagle3.comparison.table import Comparison
 from eagle3.comparison.terminal import Fitting
 from eagle3.comparison.variants import Variant
 
@@ -19,19 +22,27 @@ Record = dict[str, str | int | float | None]
 
 
 def text(comparison: Comparison) -> RenderableType:
-    parts: list[RenderableType] = []
-    if comparison.variants:
-        headings = comparison.headings()
-        settings = len(comparison.settings)
-        figures = settings + len(comparison.columns) + (comparison.best is not None)
-        right = [settings <= index <= figures and heading != BEHIND for index, heading in enumerate(headings)]
-        best = [variant is comparison.best for variant in comparison.variants]
-        labels = [variant.label for variant in comparison.variants]
-        fewer = settings + (3 if comparison.best is not None else 1)
-        parts.append(Fitting(headings, comparison.rows(), right, best, labels, settings, fewer))
-    parts += [ranking_text(ranking) for ranking in comparison.of_the_target]
+    titled = len(comparison.drafters) > 1
+    parts = [_group_text(group, titled) for group in comparison.drafters]
+    parts += [ranking_text(ranking) for group in comparison.targets for ranking in group.rankings]
     left_out = [Text(f"left out: {note}", style="dim") for note in comparison.notes]
-    return Group(*parts, *map(Text, headline(comparison)), *left_out)
+    return Parts(*parts, *map(Text, headline(comparison)), *left_out)
+
+
+def _group_text(group: Group, titled: bool) -> RenderableType:
+    headings = group.headings()
+    settings = len(group.settings)
+    figures = settings + len(group.columns) + (group.best is not None)
+    right = [settings <= index <= figures and heading != BEHIND for index, heading in enumerate(headings)]
+    labels = [variant.label for variant in group.variants]
+    fewer = settings + (3 if group.best is not None else 1)
+    title = group.measured if titled else ""
+    return Fitting(headings, group.rows(), right, best_rows(group), labels, settings, fewer, title=title)
+
+
+def best_rows(group: Group) -> list[bool]:
+    """Which row stands out: the best of several."""
+    return [variant is group.best and len(group.variants) > 1 for variant in group.variants]
 
 
 def ranking_text(ranking: Ranking) -> RenderableType:
@@ -39,7 +50,7 @@ def ranking_text(ranking: Ranking) -> RenderableType:
     rows = ranking.rows()
     best = [index == 0 and len(rows) > 1 for index in range(len(rows))]
     labels = [place.variant.label for place in ranking.places]
-    title = f"by {ranking.title}" if len(rows) > 1 else ""
+    title = f"by {ranking.name}" if len(rows) > 1 or ranking.measured else ""
     return Fitting(ranking.headings(), rows, [False, True, True, False], best, labels, 1, 4, title=title)
 
 
@@ -53,23 +64,32 @@ def plain_text(comparison: Comparison, width: int = 200) -> str:
 
 def markdown(comparison: Comparison) -> str:
     lines = [f"# {comparison.title}\n", *(f"{sentence}\n" for sentence in headline(comparison))]
-    if comparison.variants:
-        best = [variant is comparison.best for variant in comparison.variants]
-        lines += [*markdown_table(comparison.headings(), comparison.rows(), best), ""]
-    for ranking in comparison.of_the_target:
-        lines += markdown_ranking(ranking)
+    for group in comparison.drafters:
+        lines += [f"{group.measured}\n"] * (len(comparison.drafters) > 1)
+        lines += [*markdown_table(group.headings(), group.rows(), best_rows(group)), ""]
+    lines += [line for group in comparison.targets for r in group.rankings for line in markdown_ranking(r)]
     lines += ["Runs:\n"]
-    for variant in comparison.variants or comparison.served:
-        lines += [f"- {variant.label}: " + ", ".join(f"`{folder}`" for folder in variant.folders)]
+    for label, folders in runs_of(comparison):
+        lines += [f"- {label}: " + ", ".join(f"`{folder}`" for folder in folders)]
     lines += ["", "Left out:\n", *(f"- {note}" for note in comparison.notes)] if comparison.notes else []
     return "\n".join(lines) + "\n"
+
+
+def runs_of(comparison: Comparison) -> list[tuple[str, list[Path]]]:
+    """Of each row its label, with how it was measured where that differs, and its folders."""
+    groups = comparison.drafters or comparison.targets
+    return [
+        (f"{variant.label} ({group.measured})" if len(groups) > 1 else variant.label, variant.folders)
+        for group in groups
+        for variant in group.variants
+    ]
 
 
 def markdown_ranking(ranking: Ranking) -> list[str]:
     """Its lines, with a heading."""
     rows = ranking.rows()
     best = [index == 0 and len(rows) > 1 for index in range(len(rows))]
-    return [f"by {ranking.title}\n", *markdown_table(ranking.headings(), rows, best), ""]
+    return [f"by {ranking.name}\n", *markdown_table(ranking.headings(), rows, best), ""]
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[bool]) -> list[str]:
@@ -89,23 +109,23 @@ def records(comparison: Comparison) -> list[Record]:
 
     Figures are numbers: for CSV, and for W&B's table.
     """
-    rows = [*_drafters(comparison), *_served(comparison)]
+    rows = [row for group in comparison.groups for row in (_served if group.of_the_target else _drafters)(group)]
     keys = dict.fromkeys(key for row in rows for key in row if key != "runs")
     return [{key: row.get(key) for key in [*keys, "runs"]} for row in rows]
 
 
-def _drafters(comparison: Comparison) -> list[Record]:
+def _drafters(group: Group) -> list[Record]:
     rows = []
-    for variant in comparison.variants:
-        row: Record = {**_name(variant), "seeds": len(variant.distinct)}
-        for column in comparison.columns:
+    for variant in group.variants:
+        row: Record = {**_name(variant), "measured": group.measured, "seeds": len(variant.distinct)}
+        for column in group.columns:
             row[column.key] = column.value(variant)
             if column.key == "accept_length":
                 row["accept_length_spread"] = None if variant.spread is None else variant.spread.accept_length
                 row["spread_of"] = None if variant.spread is None else variant.spread.source
-        verdict = comparison.verdict(variant)
+        verdict = group.verdict(variant)
         known = isinstance(verdict, Verdict)
-        row["behind_best"] = 0.0 if variant is comparison.best else verdict.difference if known else None
+        row["behind_best"] = 0.0 if variant is group.best else verdict.difference if known else None
         row["behind_best_low"], row["behind_best_high"] = (verdict.low, verdict.high) if known else (None, None)
         row["exceeds_noise"] = str(verdict.exceeds) if known else None
         row["dataset"] = dataset_of(variant.runs[0])
@@ -114,18 +134,18 @@ def _drafters(comparison: Comparison) -> list[Record]:
     return rows
 
 
-def _served(comparison: Comparison) -> list[Record]:
+def _served(group: Group) -> list[Record]:
     rows = []
-    for variant in comparison.served:
-        row: Record = dict(_name(variant))
-        for ranking in comparison.of_the_target:
+    for variant in group.variants:
+        row: Record = {**_name(variant), "measured": group.measured}
+        for ranking in group.rankings:
             place = next((place for place in ranking.places if place.variant is variant), None)
             if place is None:
                 continue
             key = ranking.figure.removeprefix("bench/")
             row["rounds"] = place.count
             row[key], row[f"{key}_spread"] = place.mean, place.spread
-            row[f"{key}_behind_best"] = ranking.places[0].mean - place.mean
+            row[f"{key}_behind_best"] = place.lost
             row[f"{key}_exceeds_noise"] = str(place.exceeds) if isinstance(place.verdict, Verdict) else None
         row["runs"] = ";".join(map(str, variant.folders))
         rows.append(row)

@@ -6,7 +6,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -14,25 +13,15 @@ from yaml import YAMLError
 from eagle3.comparison.figures import BENCH, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
-from eagle3.tracking.results import FAILURE, SEQUENCES, TRAINED, UNTRAINED, acceptance, read_json
+from eagle3.evaluation.sequences import Sequences
+from eagle3.tracking.results import FAILURE, TRAINED, acceptance, read_json
 
 _LONGEST_CAUSE = 200
 """Letters of a failure that are shown; all of it is in the run's folder."""
-SIMULATED = "simulated"
+SIMULATED, CHAIN, SERVED = "simulated", "chain", "served"
+"""How acceptance is measured."""
 _DEPTH = 4
 """Folders below a given one in which runs are looked for: runs/<experiment>/<sweep>/<job>, and one to spare."""
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Acceptance of each held-out sequence; of n sequences and TTT steps."""
-
-    ids: np.ndarray
-    """[n] int64."""
-    reached: np.ndarray
-    """[n, steps]: positions where all earlier drafts were right."""
-    accepted: np.ndarray
-    """[n, steps]: of these, where this one is right too."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +35,13 @@ class Run:
     """report/summary.json."""
     provenance: dict[str, Any]
     sequences: Sequences | None
-    """None in a report of an older version."""
+    """None where nothing was evaluated, where it was served, or where the file is damaged."""
     not_followed: list[str] = field(default_factory=list)
     """Settings that NCCL did not read or did not follow when the served target was measured."""
     varied: list[str] = field(default_factory=list)
     """Overrides of a sweep's job that not all its jobs have: its name where nothing else tells it."""
+    drafter: dict[str, Any] = field(default_factory=dict)
+    """config.json of the drafter that was trained."""
 
     @property
     def benched(self) -> bool:
@@ -73,8 +64,9 @@ class Run:
         return acceptance(self.summary, TRAINED).conditional
 
     @property
-    def untrained(self) -> float | None:
-        return acceptance(self.summary, UNTRAINED).accept_length
+    def target(self) -> str | None:
+        """Fingerprint of the target."""
+        return (self.provenance.get("target") or {}).get("fingerprint")
 
     @property
     def dataset(self) -> str | None:
@@ -82,24 +74,41 @@ class Run:
         return (self.provenance.get("dataset") or {}).get("fingerprint")
 
     @property
+    def imported(self) -> bool:
+        """Whether the hidden states were imported: their folder takes the place of both stages' artifacts."""
+        made = self.provenance.get("artifacts") or {}
+        return made.get("prepare") is not None and made.get("prepare") == made.get("extract")
+
+    @property
+    def prepared(self) -> str | None:
+        """Fingerprint of the conversations as tokens, with those held out; None of imported ones."""
+        made = self.provenance.get("artifacts") or {}
+        return None if self.imported or "prepare" not in made else Path(made["prepare"]).name
+
+    @property
+    def boundaries(self) -> list[int]:
+        """Those that the drafter reads, also where the configuration leaves them to the target's depth."""
+        said = self.summary.get("boundaries")
+        return [int(b) for b in said.split(",")] if isinstance(said, str) and said else []
+
+    @property
     def kind(self) -> str:
         """simulated, chain or served: how acceptance was measured."""
         return str(self.summary.get("eval/kind", SIMULATED))
 
-    @property
-    def measured_on(self) -> tuple[Any, ...]:
-        """Target, conversations, those held out, and how: where these differ, figures can't be compared."""
-        target = (self.provenance.get("target") or {}).get("fingerprint")
-        prepared = (self.provenance.get("artifacts") or {}).get("prepare")
-        ids = None if self.sequences is None else self.sequences.ids.tobytes()
-        asked = None
-        if self.kind != SIMULATED:
-            asked = tuple(str(self.config.get(f"evaluate.{key}")) for key in ("prompts", "limit", "max_new_tokens"))
-        return target, self.dataset or prepared, ids, self.kind, asked
-
     def figure(self, name: str) -> float | None:
         value = self.summary.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def dataset_of(run: Run) -> str:
+    """Its name, and enough of its fingerprint to see two versions apart."""
+    name = run.config.get("dataset.name")
+    return f"{name} {short_print(run.dataset)}" if run.dataset else str(name)
+
+
+def short_print(fingerprint: str | None) -> str:
+    return "unknown" if fingerprint is None else fingerprint[:8]
 
 
 @dataclass(frozen=True)
@@ -180,9 +189,10 @@ def _read(folder: Path) -> Run | Note:
     if not isinstance(config, dict) or not summary:
         return Note(folder, "finished, but report/summary.json can't be read; the same command writes it again")
     made = read_json(folder / "provenance.json")
-    sequences = _sequences(folder / "report" / SEQUENCES)
+    sequences = Sequences.read(folder / "report")
     not_followed = read_json(folder / "report" / "nccl.json").get("not_followed") or []
-    return Run(folder, dict(flat(config)), summary, made, sequences, not_followed, _varied(folder, job))
+    drafter = read_json(folder / "drafter" / "config.json")
+    return Run(folder, dict(flat(config)), summary, made, sequences, not_followed, _varied(folder, job), drafter)
 
 
 def _varied(folder: Path, job: dict[str, Any]) -> list[str]:
@@ -198,14 +208,4 @@ def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        return None
-
-
-def _sequences(path: Path) -> Sequences | None:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return Sequences(*(file.get_tensor(name) for name in ("sample_ids", "reached", "accepted")))
-    except (OSError, SafetensorError):
         return None

@@ -11,13 +11,13 @@ from eagle3.comparison.figures import EVALUATE
 from eagle3.comparison.noise import (
     Spread,
     Verdict,
-    accept_length,
     bootstrap_spread,
     by_seeds,
     by_sequences,
     seeds_spread,
 )
-from eagle3.comparison.runs import Run, Sequences
+from eagle3.comparison.runs import CHAIN, Run
+from eagle3.evaluation.sequences import Sequences, accept_length
 
 SEED = "seed"
 REPEATS = (SEED, "bench.round")
@@ -80,13 +80,17 @@ class Variant:
 
     @cached_property
     def pooled(self) -> Sequences | None:
-        """All seeds' counts on each held-out sequence; None unless all were measured on the same."""
+        """All seeds' counts on each held-out sequence, which all were measured on; None of less than two sequences."""
         parts = [run.sequences for run in self.distinct]
-        first = parts[0]
-        if first is None or not len(first.ids) or len({run.measured_on for run in self.runs}) > 1:
-            return None
         known = [part for part in parts if part is not None]
-        return Sequences(first.ids, sum(p.reached for p in known), sum(p.accepted for p in known))  # type: ignore[arg-type]
+        if len(known) < len(parts) or len(known[0].ids) < 2:
+            return None
+        return Sequences(known[0].ids, sum(p.reached for p in known), sum(p.accepted for p in known))  # type: ignore[arg-type]
+
+    @property
+    def asked(self) -> str:
+        """What was measured on."""
+        return "prompts" if self.runs[0].kind == CHAIN else "conversations"
 
     @cached_property
     def spread(self) -> Spread | None:
@@ -96,7 +100,7 @@ class Variant:
         """
         if len(self.conditional) > 1:
             return seeds_spread(self.conditional)
-        return bootstrap_spread(self.pooled) if self.pooled is not None and self.steps else None
+        return bootstrap_spread(self.pooled, self.asked) if self.pooled is not None and self.steps else None
 
     def figure(self, name: str) -> float | None:
         """Mean over the measurements of a figure of the runs' summaries."""
@@ -114,15 +118,14 @@ class Variant:
 
 
 def judge(ours: Variant, theirs: Variant) -> Verdict | str:
-    """How far ours is ahead in accept length, each with all the tokens that it drafts; or why that can't be said."""
+    """How far ours is ahead in accept length, each with all the tokens that it drafts; or why that can't be said.
+
+    Both were measured alike.
+    """
     mine, other = ours.accept_lengths(), theirs.accept_lengths()
-    if not mine or not other:
-        return "not evaluated"
-    if len({run.measured_on for run in [*ours.runs, *theirs.runs]}) > 1:
-        return "measured on other conversations, in another way or for another target"
     if len(mine) > 1 and len(other) > 1:
         return by_seeds(mine, other)
     a, b = ours.pooled, theirs.pooled
     if a is None or b is None:
-        return "one run each, and no figures by sequence: evaluate again, or add seeds"
-    return by_sequences(a, b)
+        return "one run each, and no figures by conversation: add seeds"
+    return by_sequences(a, b, ours.asked)

@@ -1,16 +1,11 @@
-"""Acceptance of each held-out sequence by itself: what tells how far a figure over all of them is to be trusted."""
-
-from pathlib import Path
+"""Counts acceptance of each held-out sequence by itself while batches of them are measured."""
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3.drafter.batch import Batch
 from eagle3.drafter.plan import Plan
-from eagle3.files.whole import whole_file
-
-FILE = "sequences.safetensors"
+from eagle3.evaluation.sequences import Sequences
 
 
 class BySequence:
@@ -40,8 +35,6 @@ class BySequence:
         self._reached.append(torch.stack(by_step[0], dim=1).int().cpu())
         self._accepted.append(torch.stack(by_step[1], dim=1).int().cpu())
 
-    def save(self, folder: Path) -> None:
-        """Writes sequences.safetensors: `sample_ids [n]` int64, `reached` and `accepted` `[n, steps]` int32."""
-        tensors = {"sample_ids": self._ids, "reached": self._reached, "accepted": self._accepted}
-        with whole_file(folder / FILE) as partial:
-            save_file({name: torch.cat(parts) for name, parts in tensors.items()}, partial)
+    def counts(self) -> Sequences:
+        """Of all that were added, in their order."""
+        return Sequences(*(torch.cat(parts).numpy() for parts in (self._ids, self._reached, self._accepted)))

@@ -11,7 +11,7 @@ from eagle3.config.schema import Config
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError
 from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
-from eagle3.evaluation.chains import Answered, ChainJournal
+from eagle3.evaluation.chains import Answered, ChainJournal, counts_of
 from eagle3.evaluation.forward import TransformersTarget
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import Prompt, load_prompts
@@ -44,8 +44,8 @@ def run_chains(
 ) -> dict[str, Any]:
     """Measures the drafter and, if asked, the one that training began with. Gives what summary.json has.
 
-    `chains.jsonl` beside it has each answer: its tokens, and of each pass of the target what was drafted and accepted.
-    Answers of the same measurement that are in it are kept.
+    `chains.jsonl` beside it has each answer: its tokens, and of each pass of the target what was drafted and accepted;
+    `sequences.safetensors` has the sums of each. Answers of the same measurement that are in it are kept.
 
     Args:
         folder: the drafter's.
@@ -88,17 +88,22 @@ def run_chains(
         spent = sum(answered.seconds for answered in journal.answers.values())
         if kept:
             reporter.note(f"{kept} of {len(sets.prompts)} prompts were answered before")
-        for done, prompt in enumerate(sets.prompts, 1):
-            if (prompt.set, prompt.key) not in journal.answers:
+            reporter.progress(kept, len(sets.prompts), unit="prompts")  # the pace is that of the others
+        for prompt in sets.prompts:
+            if is_new := (prompt.set, prompt.key) not in journal.answers:
                 journal.add(prompt, answer(prompt))
             answered = journal.answers[prompt.set, prompt.key]
             whole[TRAINED].add(answered.trained)
             by_set[prompt.set].add(answered.trained)
             if answered.untrained is not None:
                 whole[UNTRAINED].add(answered.untrained)
-            length = round(whole[TRAINED].accept_length, 3)
-            reporter.progress(done, len(sets.prompts), unit="prompts", accept_length=length)
-    summary: dict[str, Any] = {"eval/kind": "chain", "eval/sequences": len(sets.prompts)}
+            if is_new:
+                length = round(whole[TRAINED].accept_length, 3)
+                reporter.progress(len(journal.answers), len(sets.prompts), unit="prompts", accept_length=length)
+        measured = [journal.answers[prompt.set, prompt.key].trained for prompt in sets.prompts]
+    counts = counts_of(sets.prompts, measured, steps)
+    counts.save(out)
+    summary: dict[str, Any] = {"eval/kind": "chain", "eval/sequences": len(sets.prompts), **counts.metrics(TRAINED)}
     for name, figures in whole.items():
         summary |= figures.metrics(name)
         reporter.note(f"{name}: accept length {figures.accept_length:.3f} of real drafts, {len(sets.prompts)} prompts")

@@ -80,9 +80,11 @@ def evaluate(job: Job, machine: Machine, reporter: Reporter) -> dict[str, float]
             by_sequence.add(batch, plan, choices)
 
     found = simulate(contenders, frozen, loader, setting, on_batch, on_choices)
-    by_sequence.save(job.out)
+    counts = by_sequence.counts()
+    counts.save(job.out)
     summary = {
         **{name: value for stage, figures in found.items() for name, value in metrics_of(figures, stage).items()},
+        **counts.metrics(TRAINED),
         "eval/sequences": len(dataset),
         "eval/tokens": int(dataset.lengths.sum()),
         "eval/positions": found[TRAINED].valid[0],

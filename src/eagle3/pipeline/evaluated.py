@@ -18,7 +18,7 @@ from eagle3.server.arguments import installed
 from eagle3.server.flags import QUIET_FLAGS
 from eagle3.target.info import TargetInfo
 
-REVISION = 4
+REVISION = 5
 """Raised when an evaluation's output changes meaning."""
 
 

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3.data.manifest import quantisation_text
+from eagle3.evaluation.sequences import FILE as SEQUENCES
 from eagle3.files.json_file import write_json
 from eagle3.tracking.plots import write_plots
-from eagle3.tracking.results import SEQUENCES, proof_texts
+from eagle3.tracking.results import proof_texts
 from eagle3.tracking.samples import sample_section
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
 from eagle3.tracking.units import duration, quantity, size
@@ -43,6 +44,11 @@ _EXPLAINED = (
     "The accept length is 1 + a₁ + a₁a₂ + ... over the acceptances."
 )
 
+_SPREAD = (
+    "± is one standard deviation over 2,000 draws of the conversations that it was measured on. Another seed of the "
+    "training may differ by more."
+)
+
 
 def write_report(run_dir: Path, inputs: ReportInputs) -> Path:
     """Writes `run_dir/report/` and returns that folder; works when only some stages ran (until=extract)."""
@@ -67,6 +73,7 @@ def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
         yield "## Result\n"
         yield from _markdown(("draft token", *map(str, range(1, 1 + _steps(results)))), _result_rows(results))
         yield f"\n{_EXPLAINED}\n" if inputs.cfg.evaluate.kind == "simulated" else ""
+        yield f"\n{_SPREAD}\n" if results.trained.spread is not None else ""
     if page := _served(results):
         yield f"\n## Served\n\n{page}"
     yield from _pictures(pictures, "acceptance", "accept_length", "loss")
@@ -112,7 +119,7 @@ def _verdict(results: Results) -> str:
         kind = results.inputs.cfg.evaluate.kind
         if page := _served(results):
             return page.partition("\n\n")[0]
-        return f"**Accept length {trained:.2f}** {_KINDS[kind]}{before}."
+        return f"**Accept length {results.trained.shown}** {_KINDS[kind]}{before}."
     last = results.inputs.stages[-1].name if results.inputs.stages else "nothing"
     return f"The run ended after the stage `{last}` (`until={results.inputs.cfg.until}`)."
 
@@ -247,8 +254,7 @@ def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
             table.add_column(f"token {step + 1}", justify="right")
         drafters = [("untrained", results.untrained)] if results.untrained else []
         for who, found in (*drafters, ("measured" if results.given else "trained", results.trained)):
-            tau = f"{found.accept_length:.2f}" if found.accept_length is not None else ""
-            table.add_row(who, tau, *(f"{share:.1%}" for share in found.conditional))
+            table.add_row(who, found.shown, *(f"{share:.1%}" for share in found.conditional))
     lines = [
         f"{line.name} {'reused' if line.reused else duration(line.seconds or 0)}"
         + (f" ({quantity(round(line.rate))} tokens/s)" if line.rate and not line.reused else "")

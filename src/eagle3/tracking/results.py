@@ -18,8 +18,6 @@ from eagle3.metrics import Tail
 TRAINED, UNTRAINED = "trained", "untrained"
 FAILURE = "failure.txt"
 """In a run's folder: what ended it, where that was an error."""
-SEQUENCES = "sequences.safetensors"
-"""In an evaluation and in a report: acceptance of each held-out sequence."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -47,7 +45,9 @@ class Acceptance:
     """How a drafter does on the held-out conversations; index k is the TTT step (0 drafts the first token)."""
 
     accept_length: float | None = None
-    """Simulated: 1 + acc_0 + acc_0 acc_1 + ... of the conditional acceptances."""
+    """1 + acc_0 + acc_0 acc_1 + ... of the conditional acceptances."""
+    spread: float | None = None
+    """Of the accept length: one standard deviation over draws of what was measured on."""
     accuracy: list[float] = field(default_factory=list)
     """Share of positions whose draft token at step k is the target's."""
     conditional: list[float] = field(default_factory=list)
@@ -55,6 +55,13 @@ class Acceptance:
 
     def __bool__(self) -> bool:
         return self.accept_length is not None or bool(self.conditional)
+
+    @property
+    def shown(self) -> str:
+        """`1.32 ± 0.02`, without the ± where it is not known; "" of nothing."""
+        if self.accept_length is None:
+            return ""
+        return f"{self.accept_length:.2f}" + ("" if self.spread is None else f" ± {self.spread:.2f}")
 
 
 class Stage:
@@ -113,6 +120,7 @@ def acceptance(summary: dict[str, Any], who: str) -> Acceptance:
     for prefix in prefixes:
         found = Acceptance(
             _number(summary.get(f"{prefix}accept_length")),
+            _number(summary.get(f"{prefix}accept_length_spread")),
             _by_step(summary, f"{prefix}acc_step_"),
             _by_step(summary, f"{prefix}cond_acc_step_"),
         )

@@ -1,0 +1,140 @@
+"""Runs that were measured in different ways: each way has a table and a best of its own, in every format."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.comparison.made_runs import Runs
+
+from eagle3.comparison import compare, headline
+from eagle3.comparison.page import page
+from eagle3.comparison.plots import draw
+from eagle3.comparison.publish import summary
+from eagle3.comparison.render import csv_text, markdown, plain_text
+from eagle3.comparison.table import Comparison
+from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, read_records, write_tables
+
+CHAIN = {"kind": "chain", "prompts": ["held_out", "code"], "max_new_tokens": 64}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "runs")
+
+
+def mixed(runs: Runs) -> None:
+    """Two drafters simulated, two by real drafts, one that has only been trained; the served target twice."""
+    for lr in (0.1, 0.2):
+        runs.add({"optim": {"lr": lr}}, [0.1 + lr, 0.1])
+        runs.add({"optim": {"lr": lr}, "evaluate": CHAIN}, [0.8 - lr, 0.4], eval__kind="chain", eval__sequences=20)
+    runs.add({"optim": {"lr": 0.3}, "until": "train"}, extract__tokens=100)
+    for name in ("default", "ring_ll"):
+        runs.add({"nccl": {"serving": {"name": name, "env": {}}}, "until": "bench"}, bench={"decode_1": len(name)})
+
+
+def bests(found: Comparison) -> dict[str, str]:
+    return {group.measured: group.best.label for group in found.evaluated if group.best is not None}
+
+
+def test_each_way_of_measuring_has_a_best_and_none_is_named_across(runs: Runs) -> None:
+    mixed(runs)
+    found = compare([runs.at])
+    assert bests(found) == {"simulated": "lr=0.2", "real drafts, no server": "lr=0.1"}
+    assert [group.measured for group in found.groups][2:] == ["not evaluated", "the served target"]
+    said = headline(found)
+    assert said[0] == "Best: lr=0.2, accept length 1.330 (simulated, 2 drafted tokens)."
+    assert said[2] == "Best: lr=0.1, accept length 1.980 (real drafts, no server, 2 drafted tokens)."
+    assert said[3].startswith("Ahead of the next, lr=0.2, by +0.140")
+    assert "(bootstrap of 20 prompts)" in said[3]
+    assert "not compared: each way has a best of its own" in said[4]
+    assert not [line for line in said if "can't be compared" in line]
+
+
+def test_all_formats_say_the_same(runs: Runs) -> None:
+    mixed(runs)
+    found = compare([runs.at])
+    text, written, html = plain_text(found), markdown(found), page(found)
+    for group in found.drafters:
+        assert group.measured in text
+        assert f"{group.measured}\n\n| " in written
+        assert f"<h2>{group.measured.capitalize()}</h2>" in html
+        for row in group.rows():
+            for cell in row:
+                assert cell in text
+                assert cell in written
+                assert cell in html
+    assert html.count('class="best"') == 2 + 1, "of two groups of drafters, and of the served target"
+    rows = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert [(row["measured"], row["lr"], row["behind_best"]) for row in rows[:5:2]] == [
+        ("simulated", "0.2", "0.0"),
+        ("real drafts, no server", "0.1", "0.0"),
+        ("not evaluated", "0.3", ""),
+    ]
+    assert {row["measured"] for row in rows[5:]} == {"the served target"}
+    told = summary(found)
+    assert (told["compare/simulated/best"], told["compare/chain/best"]) == ("lr=0.2", "lr=0.1")
+    assert told["compare/chain/exceeds_noise"] is True
+    assert "compare/best" not in told
+    assert told["compare/best_decode_1"] == "nccl.serving=default"
+    assert {"accept_length_simulated", "accept_length_chain", "served"} <= set(draw(found))
+
+
+def test_a_sweeps_table_ranks_each_way_by_itself(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed(runs)
+    jobs = [[f"job={number}"] for number in range(runs.count)]
+    for number, overrides in enumerate(jobs):
+        Record(number, overrides).end(runs.at / str(number), "done", 1.0)
+    (runs.at / SWEEP_FILE).write_text(json.dumps({"jobs": jobs}))
+    write_tables(runs.at, read_records(runs.at), compare([runs.at]).rankings)
+    for text in (capsys.readouterr().out, (runs.at / "sweep.md").read_text()):
+        assert text.count("by accept length") == 2
+        assert "by accept length (simulated)" in text
+        assert "by accept length (real drafts, no server)" in text
+        assert "by serving: decode 1, tokens/s" in text
+
+
+def test_what_makes_it_another_way(runs: Runs) -> None:
+    """Named by what differs; the dataset that a drafter was trained on does not matter where others were asked."""
+    chain = {"eval__kind": "chain", "eval__sequences": 20}
+    runs.add({"optim": {"lr": 1}, "evaluate": CHAIN}, [0.5], **chain)
+    runs.add({"optim": {"lr": 2}, "evaluate": CHAIN, "dataset": {"limit": 9}}, [0.5], dataset="fedcba98", **chain)
+    runs.add({"evaluate": CHAIN | {"max_new_tokens": 8}}, [0.5], **chain)
+    runs.add({"evaluate": CHAIN | {"prompts": ["chat"]}}, [0.5], asked=7, **chain)
+    runs.add({"evaluate": CHAIN}, [0.5, 0.5], **chain)
+    runs.add({"evaluate": CHAIN}, [0.5], asked=8, **chain)
+    found = compare([runs.at])
+    assert [len(group.variants) for group in found.groups] == [2, 1, 1, 1, 1]
+    names = [group.measured for group in found.groups]
+    told = ["real drafts, no server", "20 prompts of held_out, code", "1 draft a pass", "answers of up to 64 tokens"]
+    assert names[0] == ", ".join(told)
+    assert "20 prompts of chat" in names[2]
+    assert "2 drafts a pass" in names[3]
+    assert names[4] == f"{names[0]} (2)"
+    assert found.groups[0].settings == ["dataset", "lr"]
+    assert "nothing else here was measured so" in " ".join(headline(found))
+
+
+def test_other_conversations_or_another_split_are_another_way(runs: Runs) -> None:
+    runs.add({"optim": {"lr": 1}}, [0.5])
+    runs.add({"optim": {"lr": 2}}, [0.5], dataset="fedcba9876")
+    runs.add({"optim": {"lr": 3}}, [0.5], asked=5)
+    runs.add({"optim": {"lr": 4}}, [0.5], target="other")
+    found = compare([runs.at])
+    assert len(found.groups) == 4
+    assert "dataset jsonl fedcba98" in found.groups[1].measured
+    assert "target None other" in found.groups[3].measured
+    assert len({group.measured for group in found.groups}) == 4
+
+
+def test_where_and_sort_reach_every_table(runs: Runs) -> None:
+    mixed(runs)
+
+    def order(*where: str, key: str | None = None) -> list[list[str]]:
+        return [[v.label for v in group.variants] for group in compare([runs.at], where, key).drafters]
+
+    assert order(key="lr") == [["lr=0.1", "lr=0.2"], ["lr=0.1", "lr=0.2"], ["lr=0.3"]]
+    assert order("evaluate.kind=chain") == [["lr=0.1", "lr=0.2"]]
+    assert order("accept_length<1.9", "until!=train")[0] == ["lr=0.2", "lr=0.1"]
+    assert order(key="dataset_tokens") == [["lr=0.2", "lr=0.1"], ["lr=0.1", "lr=0.2"], ["lr=0.3"]]
