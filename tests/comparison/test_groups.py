@@ -138,3 +138,32 @@ def test_where_and_sort_reach_every_table(runs: Runs) -> None:
     assert order("evaluate.kind=chain") == [["lr=0.1", "lr=0.2"]]
     assert order("accept_length<1.9", "until!=train")[0] == ["lr=0.2", "lr=0.1"]
     assert order(key="dataset_tokens") == [["lr=0.2", "lr=0.1"], ["lr=0.1", "lr=0.2"], ["lr=0.3"]]
+
+
+def test_what_was_not_evaluated_is_told_by_where_it_ended(runs: Runs) -> None:
+    """Also where its evaluation, which was never made, would be that of another row."""
+    runs.add({"until": "report"}, [0.5], "evaluate/shared")
+    for until in ("prepare", "train"):
+        folder = runs.add({"until": until, "optim": {"lr": 1}})
+        made = json.loads((folder / "provenance.json").read_text())
+        made["artifacts"] = {"evaluate": "evaluate/shared", "prepare": "prepare/0", "train": "train/0"}
+        (folder / "provenance.json").write_text(json.dumps(made))
+    found = compare([runs.at])
+    assert [v.label for v in found.drafters[1].variants] == ["until=prepare", "until=train"]
+    assert "Nothing" not in " ".join(headline(found))
+    assert headline(compare([runs.at / "1"]))[0] == "Nothing here was evaluated, so there is no best drafter."
+
+
+def test_a_row_by_itself_is_no_best_and_blanks_are_no_name(runs: Runs) -> None:
+    for lr in (1, 2):
+        runs.add({"optim": {"lr": lr}}, [0.5])
+    given = {"evaluate": {**CHAIN, "drafter": "/some/where/else"}}
+    runs.add(given, [0.5], eval__kind="chain")
+    (alone,) = compare([runs.at]).groups[1:]
+    assert (alone.settings, alone.variants[0].label) == (["drafter"], "drafter=.../where/else")
+    assert "behind the best" not in alone.headings()
+
+
+def test_each_table_of_the_page_sorts_by_its_own_columns(runs: Runs) -> None:
+    mixed(runs)
+    assert "at = head.cellIndex" in page(compare([runs.at]))

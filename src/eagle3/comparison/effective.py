@@ -93,6 +93,8 @@ def _known(run: Run, stage: str) -> Iterator[tuple[str, Any]]:
         yield "machine.gpu" if gpus else "machine.cpu", ", ".join(gpus) or machine.get("cpu")
     if stage == BENCH:
         return
+    if not run.conditional:
+        yield "until", run.config.get("until")
     yield "dataset.name", dataset_of(run)
     if run.boundaries:
         yield "layers.boundaries", run.boundaries

@@ -34,11 +34,14 @@ def variants_of(runs: Sequence[Run], stage: str = EVALUATE, named_among: Sequenc
         keys = differing(list(naming.values()))
     told = _telling(keys, list(naming.values()))
     names = _short(told)
-    firsts = [(configs[members[0].measurement(stage)], members) for members in groups.values()]
-    return [
-        Variant(members, {names[key]: _readable(_value(config, key)) for key in told}, stage)
-        for config, members in firsts
-    ]
+    found = []
+    for members in groups.values():
+        config = configs[members[0].measurement(stage)]
+        setting = {names[key]: _readable(_value(config, key)) for key in told}
+        if len(groups) == 1:  # no other row of its table has what is blank here
+            setting = {name: value for name, value in setting.items() if value}
+        found.append(Variant(members, setting, stage))
+    return found
 
 
 def _by_measurement(runs: Sequence[Run], stage: str) -> dict[str, dict[str, Any]]:

@@ -49,6 +49,11 @@ class Group:
         """By accept length."""
         return None if self.by_length is None else self.by_length.places[0].variant
 
+    @property
+    def led(self) -> bool:
+        """Whether there is a best that others are behind."""
+        return self.best is not None and len(self.variants) > 1
+
     def place(self, variant: Variant) -> Place | None:
         """Its place by accept length; None where it was not evaluated."""
         places = [] if self.by_length is None else self.by_length.places
@@ -79,8 +84,8 @@ class Group:
         return rows
 
     def _with_lead(self, figures: list[str], lead: str) -> list[str]:
-        """Beside the accept length, which is first, how far it is behind the best: where there is a best."""
-        return figures if self.best is None else [figures[0], lead, *figures[1:]]
+        """Beside the accept length, which is first, how far it is behind the best."""
+        return [figures[0], lead, *figures[1:]] if self.led else figures
 
 
 def _cell(column: Column, variant: Variant, spread: Spread | None) -> str:
@@ -125,5 +130,6 @@ def _groups(runs: Sequence[Run], stage: str, named_among: Sequence[Run]) -> list
         steps = min((variant.steps for variant in variants if variant.steps), default=0)
         columns = served_columns(variants) if stage == BENCH else columns_of(variants, steps)
         rankings = rankings_of(variants, name if several else "") if way.kind != NOT_EVALUATED else []
-        made.append(Group(way, name, slug if several else "", variants, columns, steps, rankings))
+        alone = not several and (way.kind != NOT_EVALUATED or len(ways) == 1)
+        made.append(Group(way, name, "" if alone else slug, variants, columns, steps, rankings))
     return made

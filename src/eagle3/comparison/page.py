@@ -23,8 +23,9 @@ p { margin: .2rem 0 } p.outcome { font-size: 17px } p.further { color: #5a5f68 }
 code { font-size: 13px } .left-out { color: #5a5f68 }
 """
 _SORT = """
-document.querySelectorAll('th').forEach((head, at) => head.addEventListener('click', () => {
-  const body = head.closest('table').tBodies[0], up = head.dataset.up = head.dataset.up === '1' ? '0' : '1';
+document.querySelectorAll('th').forEach(head => head.addEventListener('click', () => {
+  const body = head.closest('table').tBodies[0], at = head.cellIndex;
+  const up = head.dataset.up = head.dataset.up === '1' ? '0' : '1';
   const key = row => { const t = 'sorted' in head.dataset ? row.dataset.behind : row.cells[at].textContent;
     const n = parseFloat(t.replace(/,/g, ''));
     return isNaN(n) ? t : n };
@@ -73,7 +74,7 @@ def _tables(comparison: Comparison) -> Iterator[str]:
 
 def _drafters(group: Group) -> str:
     first = len(group.settings)
-    numbers = range(first, first + len(group.columns) + (group.best is not None) + 1)
+    numbers = range(first, first + len(group.columns) + group.led + 1)
     rows = [
         _row(row, numbers, _order(group.place(variant)), best)
         for variant, row, best in zip(group.variants, group.rows(), best_rows(group), strict=True)

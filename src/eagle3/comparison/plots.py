@@ -124,9 +124,8 @@ def _acceptance(group: Group) -> Any:
             {"color": BLUE, "linewidth": 2.6} if best else {"color": _OTHERS[number % len(_OTHERS)], "linewidth": 1.4}
         )
         axes.errorbar(x, shares, yerr=errors, marker="o", capsize=2, label=labels[number], **look)
-    axes.set(
-        title=_titled("Right when all earlier ones are", group), xlabel="draft token", ylabel="held-out positions (%)"
-    )
+    scored = "held-out positions (%)" if group.way.kind == SIMULATED else "drafts (%)"
+    axes.set(title=_titled("Right when all earlier ones are", group), xlabel="draft token", ylabel=scored)
     axes.set_xticks(range(1, 1 + max(variant.steps for variant, _ in shown)))
     axes.set_ylim(bottom=0)
     axes.margins(y=0.1)
@@ -143,7 +142,7 @@ def _rates(group: Group) -> Any:
         each = [variant.values(column.source) for variant in group.variants]
         if any(any(values) for values in each) and len({tuple(values) for values in each}) > 1:
             panels.append((column.title, each))
-    return _bars([variant.label for variant in group.variants], panels, "the slowest to the fastest run")
+    return _bars(group, panels, "the slowest to the fastest run")
 
 
 def _served(group: Group) -> Any:
@@ -151,13 +150,14 @@ def _served(group: Group) -> Any:
     panels = [
         (ranking.title, [variant.values(ranking.figure) for variant in group.variants]) for ranking in group.rankings
     ]
-    return _bars([variant.label for variant in group.variants], panels, "the slowest to the fastest round")
+    return _bars(group, panels, "the slowest to the fastest round")
 
 
-def _bars(labels: list[str], panels: list[tuple[str, list[list[float]]]], span: str) -> Any:
-    """A panel for each rate, a bar for each label. None without panels."""
+def _bars(group: Group, panels: list[tuple[str, list[list[float]]]], span: str) -> Any:
+    """A panel for each rate, a bar for each row. None without panels."""
     if not panels:
         return None
+    labels = [variant.label for variant in group.variants]
     figure, axes = new_figure(len(panels), height=1.2 + 0.4 * len(labels))
     figure.set_size_inches(max(7.2, 3.4 + 2.6 * len(panels)), figure.get_size_inches()[1])
     at = np.arange(len(labels))[::-1]
@@ -172,5 +172,5 @@ def _bars(labels: list[str], panels: list[tuple[str, list[list[float]]]], span: 
         panel.set_xlabel(title)
         panel.grid(axis="y", visible=False)
         thousands(panel.xaxis, most=4)
-    figure.suptitle(f"Rates, and from {span}", **TITLE)
+    figure.suptitle(_titled(f"Rates, and from {span}", group), **TITLE)
     return figure

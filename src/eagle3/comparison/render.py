@@ -32,17 +32,17 @@ def text(comparison: Comparison) -> RenderableType:
 def _group_text(group: Group, titled: bool) -> RenderableType:
     headings = group.headings()
     settings = len(group.settings)
-    figures = settings + len(group.columns) + (group.best is not None)
+    figures = settings + len(group.columns) + group.led
     right = [settings <= index <= figures and heading != BEHIND for index, heading in enumerate(headings)]
     labels = [variant.label for variant in group.variants]
-    fewer = settings + (3 if group.best is not None else 1)
+    fewer = settings + (3 if group.led else 2 if group.best is not None else 1)
     title = group.measured if titled else ""
     return Fitting(headings, group.rows(), right, best_rows(group), labels, settings, fewer, title=title)
 
 
 def best_rows(group: Group) -> list[bool]:
     """Which row stands out: the best of several."""
-    return [variant is group.best and len(group.variants) > 1 for variant in group.variants]
+    return [variant is group.best and group.led for variant in group.variants]
 
 
 def ranking_text(ranking: Ranking) -> RenderableType:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from eagle3.comparison.figures import BENCH, figures_in, stage_of
+from eagle3.comparison.figures import BENCH, EVALUATE, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
 from eagle3.evaluation.sequences import Sequences
@@ -55,7 +55,12 @@ class Run:
         return self.benched and not self.conditional and made <= {BENCH}
 
     def measurement(self, stage: str) -> str:
-        """Of a stage's artifact: runs that share one have one measurement; the run itself where that is not known."""
+        """Of a stage's artifact: runs that share one have one measurement; the run itself where that is not known.
+
+        Of a run that was not evaluated: the artifact that it ended with.
+        """
+        if stage == EVALUATE and not self.conditional:
+            stage = str(self.config.get("until"))
         return str((self.provenance.get("artifacts") or {}).get(stage) or self.folder)
 
     @property

@@ -36,7 +36,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        told = [f"{name}={value}" for name, value in self.setting.items()]
+        told = [f"{name}={value}" for name, value in self.setting.items() if value]
         told = told or [item for item in self.runs[0].varied if item.split("=")[0] not in REPEATS]
         return ", ".join(told) or self.runs[0].folder.name
 
