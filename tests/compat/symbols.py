@@ -121,6 +121,11 @@ SYMBOLS = (
     Symbol("srt/managers/tokenizer_manager.py", uses=("spec_correct_drafts_histogram",), since="0.5.12"),
     # server/launch.py: asks for it once the server is ready
     Symbol("srt/entrypoints/http_server.py", uses=("/freeze_gc",)),
+    # server/required.py: which rank is to compute a request
+    Symbol("srt/managers/io_struct.py", "GenerateReqInput", members=("data_parallel_rank",), until="0.5.9"),
+    Symbol("srt/managers/io_struct.py", "GenerateReqInput", members=("routed_dp_rank",), since="0.5.10"),
+    Symbol("srt/managers/data_parallel_controller.py", uses=("data_parallel_rank",), until="0.5.9"),
+    Symbol("srt/managers/data_parallel_controller.py", uses=("routed_dp_rank",), since="0.5.10"),
     # launch.py
     Symbol("launch_server.py", "run_server", parameters=("server_args",), until="0.5.10.post1"),
     Symbol("srt/server_args.py", "prepare_server_args", parameters=("argv",), until="0.5.10.post1"),

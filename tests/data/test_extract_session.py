@@ -1,5 +1,6 @@
 """What a session does about sequences that can't be had, and who may extract into a folder; without a server."""
 
+import asyncio
 import dataclasses
 import errno
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from eagle3.data.limits import longest_prompt
 from eagle3.data.meter import Meter
 from eagle3.data.session import HANDFUL, Session
 from eagle3.data.verify import verify
-from eagle3.errors import ConfigError, DataError, ProofError
+from eagle3.errors import ConfigError, DataError, ProofError, ServerError
 from eagle3.metrics import JsonlReporter, Tail
 from eagle3.server.flags import DUMP_FOLDER
 from eagle3.target import TargetInfo
@@ -70,6 +72,39 @@ def test_what_was_answered_but_not_dumped_is_sent_once_more(tmp_path, monkeypatc
     assert answered == {}
     assert one._lost({5: before}) == []
     assert growing.assembly.quarantined == {5: "answered by the server, but not dumped"}
+
+
+def test_what_is_sent_again_goes_to_the_rank_that_had_it(tmp_path, monkeypatch):
+    """Its writer knows what is committed. Another rank's would write over it."""
+    monkeypatch.setattr(session, "GRACE_S", 0.0)
+    sent: list[tuple[list[str], int]] = []
+
+    class Client:
+        async def prefill(self, prompts: list[list[int]], rids: list[str], route: dict[str, int]) -> None:
+            sent.append((rids, route["routed_dp_rank"]))
+            if len(sent) == 2:
+                raise ServerError("the connection broke")
+
+    class Server:
+        ready = (None, None)
+        command = SimpleNamespace(sglang_version="0.5.23")
+
+        def check(self) -> None:
+            pass
+
+    async def send() -> None:
+        for group in ([0, 1], [2], [1], [0]):
+            await one._send(group)
+
+    one, _ = a_session(tmp_path)
+    one.server, one.client = Server(), Client()  # type: ignore[assignment]
+    asyncio.run(send())
+    ranks = {}
+    for rids, rank in sent:
+        for rid in rids:
+            assert ranks.setdefault(rid, rank) == rank
+    assert len(sent) == 5
+    assert sorted(ranks.values()) == [0, 0, 1]
 
 
 def test_figures_are_reported(tmp_path):

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eagle3.config.schema import Config, DatasetConfig, ServerConfig, ServerFlags, TargetConfig
+from eagle3.data.ranks import Ranks
 from eagle3.server.client import Client
 from eagle3.server.flags import RESERVED_TOKENS, server_command
 from eagle3.server.launch import Server
@@ -45,8 +46,9 @@ class Served:
     log: Path
 
 
-def on_cpu(ranks: int = 1) -> ServerConfig:
-    flags = ServerFlags(extraction={"chunked_prefill_size": CHUNK})
+def on_cpu(ranks: int = 1, **common: Any) -> ServerConfig:
+    """With attention groups SGLang divides the size of a chunk by their number."""
+    flags = ServerFlags(common=common, extraction={"chunked_prefill_size": CHUNK * common.get("attn_dp_size", 1)})
     return ServerConfig(device="cpu", tp=ranks, flags=flags, env={"OMP_NUM_THREADS": "1"})
 
 
@@ -85,20 +87,23 @@ def serve(
 
 async def _send(server: Server, placed: Placed) -> dict[int, list[float]]:
     logprobs: dict[int, list[float]] = {}
+    ranks = Ranks(len(server.ready), server.command.sglang_version)
     async with Client(server.url, concurrency=16) as client:
 
         async def with_logprobs(sample: int) -> None:
-            logprobs[sample] = await client.prompt_logprobs(placed.sequences[sample], placed.rid(sample))
+            ids = placed.sequences[sample]
+            logprobs[sample] = await client.prompt_logprobs(ids, placed.rid(sample), ranks.begin([sample], len(ids)))
 
-        async def prefill(sample: int, rid: str | None = None) -> None:
-            await client.prefill([placed.sequences[sample]], [rid or placed.rid(sample)])
+        async def prefill(sample: int) -> None:
+            ids = placed.sequences[sample]
+            await client.prefill([ids], [placed.rid(sample)], ranks.begin([sample], len(ids)))
 
         alone, together = SAMPLES[: len(WHOLE)], SAMPLES[len(WHOLE) :]
         for sample in alone:
             await prefill(sample)
         jobs: list[tuple[int, Callable[[], Any]]] = [(sample, partial(prefill, sample)) for sample in together[:-2]]
         jobs += [(sample, partial(with_logprobs, sample)) for sample in together[-2:]]
-        jobs += [(-1, partial(prefill, alone[0], f"eagle3-somebodyelse-{alone[0]}"))]
+        jobs += [(-1, partial(client.prefill, [placed.sequences[alone[0]]], [f"eagle3-somebodyelse-{alone[0]}"]))]
         jobs += [(-2, partial(client.complete, placed.sequences[alone[2]], 3))]
         async for _ in client.run(jobs):
             pass

@@ -1,13 +1,27 @@
 """The dump of latent attention and routed experts: DeepSeek-V3, and Kimi-K2.5 with a DeepSeek-V3 inside.
 
-Kimi-K2.5 goes through a whole extraction, its proof included: the output head is found inside the wrapper's weights.
+DeepSeek-V3 as it is commonly served, with DP attention: each of two ranks has the whole attention and requests of its
+own, and half of the experts. Kimi-K2.5 on one rank goes through a whole extraction, its proof included: the output head
+is found inside the wrapper's weights.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.dumping import CHUNK, LENGTHS, DumpTests, Served, passes, require_states_of_transformers, serve
+from tests.e2e.dumping import (
+    CHUNK,
+    LENGTHS,
+    SAMPLES,
+    WHOLE,
+    DumpTests,
+    Served,
+    on_cpu,
+    passes,
+    require_states_of_transformers,
+    serve,
+)
 from tests.e2e.extraction import BOUNDARIES, Quiet, cpu_config, write_prompts
 from tests.e2e.kimi import PREFIX, build_kimi
 from tests.e2e.models import tiny_deepseek
@@ -25,11 +39,29 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> Iterator[Served]:
     # DeepSeek's setter takes 0, 2, 3 as they are: what it sets is wrong and has to be corrected.
-    yield from serve(tiny_deepseek, [1, 3, 4], tmp_path_factory.mktemp("deepseek"))
+    yield from serve(tiny_deepseek, [1, 3, 4], tmp_path_factory.mktemp("deepseek"), on_cpu(2, attn_dp_size=2))
 
 
 class TestDump(DumpTests):
-    """DeepSeek-V3."""
+    """DeepSeek-V3. What one rank computes, the other joins in with an empty batch when it has nothing to do."""
+
+    def test_the_plugin_reports_what_it_captures(self, served: Served) -> None:
+        ready = sorted(served.server.ready, key=lambda one: one["rank"])
+        assert [(one["rank"], one["dp_rank"], one["streams"]) for one in ready] == [(0, 0, 2), (1, 1, 2)]
+        assert all((one["boundaries"], one["hidden_size"]) == (served.boundaries, 64) for one in ready)
+
+    def test_each_rank_writes_its_own_requests_and_empty_batches_leave_nothing(self, served: Served) -> None:
+        """The prompts that are sent one by one go to the ranks in turn, so that each of them has empty batches."""
+        written = [json.loads(path.read_text()) for path in served.placed.work.glob("status-*.json")]
+        assert sorted(one["pid"] for one in written) == sorted(one["pid"] for one in served.server.ready)
+        for one in written:
+            assert one["sequences"] > len(SAMPLES) // 3
+            assert one["boundaries_compared"] >= 2 * len(served.boundaries)  # of the passes of one prompt alone
+        assert sum(one["tokens"] for one in written) == sum(LENGTHS)
+        ledgers = [path.read_text().splitlines() for path in served.placed.work.glob("ledger-*.jsonl")]
+        assert sorted(map(len, ledgers)) == sorted(one["sequences"] for one in written)
+        alone = [{json.loads(line)["id"] for line in lines} & set(SAMPLES[: len(WHOLE)]) for lines in ledgers]
+        assert sorted(map(sorted, alone)) == [SAMPLES[0 : len(WHOLE) : 2], SAMPLES[1 : len(WHOLE) : 2]]
 
 
 class Kimi:

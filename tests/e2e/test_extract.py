@@ -1,6 +1,9 @@
-"""Extraction through a real SGLang server on the CPU: right, whoever knocks."""
+"""Extraction through a real SGLang server on the CPU: right, whoever knocks. By two replicas of the target, which write
+side by side; most other tests have one.
+"""
 
 import os
+import re
 from pathlib import Path
 
 import httpx
@@ -48,7 +51,10 @@ def prompts(root: Path) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def setting(root: Path, model: PreTrainedModel, prompts: list[torch.Tensor]) -> Setting:
-    return Setting(root)
+    # SGLang would ask for a NUMA node for each.
+    setting = Setting(root, env={"SGLANG_CPU_OMP_THREADS_BIND": "all|all"})
+    setting.config.server.flags.common = {"dp_size": 2}
+    return setting
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +123,14 @@ def test_a_finished_dataset_is_whole_and_says_how_it_was_made(
     notes = len(reporter.notes)
     assert setting.extract("whole", reporter) == manifest, "nothing is left to do"
     assert len(reporter.notes) == notes
+
+
+def test_both_replicas_had_a_part(setting: Setting, whole: tuple[HiddenStates, Quiet]) -> None:
+    assert whole[0].manifest.server_flags["dp_size"] == 2
+    log = (setting.root / "logs" / "whole" / "server.log").read_text()
+    passes = re.findall(r" DP(\d)\] Prefill batch.*?#new-token: (\d+)", log)
+    computed = [sum(int(count) for rank, count in passes if rank == one) for one in ("0", "1")]
+    assert min(computed) > sum(computed) / 4
 
 
 def test_another_extraction_in_the_folder_is_refused(setting: Setting, whole: tuple[HiddenStates, Quiet]) -> None:

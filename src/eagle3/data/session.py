@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from eagle3.data.assembly import Assembly
 from eagle3.data.ledger import BASE_ID, Committed, LedgerTail
 from eagle3.data.meter import Meter
 from eagle3.data.proving import Proving
+from eagle3.data.ranks import Ranks
 from eagle3.data.spreading import RUN_TOKENS, spread
 from eagle3.errors import DataError, RejectedError, ServerError, ServerLostError, ServerStalledError
 from eagle3.files.disk import GIB, free_bytes
@@ -76,6 +77,10 @@ class Session:
         if self.proving.quantisation is not None:
             self.assembly.manifest.quantisation = self.proving.quantisation.record()
 
+    @cached_property
+    def ranks(self) -> Ranks:
+        return Ranks(len(self.server.ready), self.server.command.sglang_version)
+
     def rid(self, sample_id: int) -> str:
         return f"eagle3-{self.nonce}-{sample_id}"
 
@@ -85,7 +90,7 @@ class Session:
         ids = [int(placement.sample_ids[c]) for c in copies]
         prompts = [placement.input_ids(c).tolist() for c in copies]
         asked = [
-            asyncio.ensure_future(self._twice(partial(self.client.prompt_logprobs, prompt, self.rid(i))))
+            self._ask([i], len(prompt), partial(self.client.prompt_logprobs, prompt, self.rid(i)))
             for prompt, i in zip(prompts, ids, strict=True)
         ]
         await self._watch(asked, ids)
@@ -130,7 +135,7 @@ class Session:
                 while room > 0 and (
                     group := [again.pop()]
                     if again
-                    else next_group(placement.length, todo, room, self.client.concurrency)
+                    else next_group(placement.length, todo, room, self.client.concurrency // self.ranks.count)
                 ):
                     room -= len(group)
                     running[self._send(group)] = group
@@ -157,8 +162,15 @@ class Session:
         for i in group:
             self.assembly.make_room(i)
         prompts = [placement.input_ids(i).tolist() for i in group]
-        rids = [self.rid(int(placement.sample_ids[i])) for i in group]
-        return asyncio.ensure_future(self._twice(partial(self.client.prefill, prompts, rids)))
+        ids = [int(placement.sample_ids[i]) for i in group]
+        return self._ask(ids, sum(map(len, prompts)), partial(self.client.prefill, prompts, [self.rid(i) for i in ids]))
+
+    def _ask(self, ids: list[int], tokens: int, ask: Callable[..., Awaitable[T]]) -> asyncio.Task[T]:
+        """Sends a request for sequences that are to be dumped, to a rank of ours."""
+        route = self.ranks.begin(ids, tokens)
+        task = asyncio.ensure_future(self._twice(partial(ask, route=route)))
+        task.add_done_callback(lambda _: self.ranks.end(route, tokens))
+        return task
 
     def _lost(self, answered: dict[int, float]) -> list[int]:
         """Sequences that the server has answered and the plugin never wrote, to be sent once more."""

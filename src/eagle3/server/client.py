@@ -9,10 +9,10 @@ dump. A prefill that is dumped is repeated only when it never left (no connectio
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -22,6 +22,7 @@ from eagle3.errors import RejectedError, ServerError
 
 T = TypeVar("T")
 ATTEMPTS = 3
+NOWHERE: Mapping[str, Any] = MappingProxyType({})
 _BROKEN = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 """The connection failed, or no reply came in time."""
 _NEVER_SENT = (aiohttp.ClientConnectorError,)
@@ -79,12 +80,17 @@ class Client:
         """Also resets the averages of speculative acceptance."""
         await self._call("POST", "/flush_cache", None, _BROKEN, text=True)
 
-    async def prefill(self, prompts: Sequence[Sequence[int]], rids: Sequence[str]) -> None:
+    async def prefill(
+        self, prompts: Sequence[Sequence[int]], rids: Sequence[str], route: Mapping[str, Any] = NOWHERE
+    ) -> None:
         """Runs prompts through the model and nothing else, in one request; the plugin dumps those with a dataset's rid.
 
         A RejectedError does not tell which of several prompts is refused, and none of them may have been computed.
+
+        Args:
+            route: what names a data-parallel rank; empty where the server may choose.
         """
-        body: dict[str, Any] = {"sampling_params": {"max_new_tokens": 0}}
+        body: dict[str, Any] = {"sampling_params": {"max_new_tokens": 0}, **route}
         if len(prompts) == 1:  # so that whatever is wrong with it is an error of the request
             body |= {"input_ids": list(prompts[0]), "rid": rids[0]}
         else:
@@ -92,15 +98,19 @@ class Client:
         async with self._slots:
             await self._call("POST", "/generate", body, _NEVER_SENT)
 
-    async def prompt_logprobs(self, input_ids: Sequence[int], rid: str | None = None) -> list[float]:
+    async def prompt_logprobs(
+        self, input_ids: Sequence[int], rid: str | None = None, route: Mapping[str, Any] = NOWHERE
+    ) -> list[float]:
         """Natural log-probability of each token of the prompt but the first: `len(input_ids) - 1` numbers.
 
         Where the logits are not finite the server's JSON has a null, and this a NaN.
 
         Args:
             rid: a request id of the dataset dumps the prompt in the same pass.
+            route: as in `prefill`.
         """
         body: dict[str, Any] = {
+            **route,
             "input_ids": list(input_ids),
             "sampling_params": {"max_new_tokens": 0},
             "return_logprob": True,

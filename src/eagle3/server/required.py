@@ -80,6 +80,11 @@ def refuse(key: str, name: str, value: Any) -> None:
         raise ConfigError(f"{key}={value!r}: hidden states cannot be dumped with {REFUSED[name]}; remove the key")
 
 
+def rank_key(version: str) -> str:
+    """The name by which a request to this SGLang says which data-parallel rank is to compute it."""
+    return "data_parallel_rank" if version == "0.5.9" else "routed_dp_rank"
+
+
 def launch_module(sglang: Installed) -> str:
     """What `python -m` starts, so that the plugin is loaded."""
     return "sglang.launch_server" if dump_versions().loads_plugins(sglang.version) else "eagle3_hs_dump.launch"
