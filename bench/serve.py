@@ -7,8 +7,8 @@ OUT/{served.md,summary.json,loads.jsonl} are as `evaluate=served` writes them (d
 random weights beside it, whose accept length must be 1.0. Then OUT/agreement.json: the same prompts without a server,
 by `evaluate=chain`; its accept length must be the served one's within 2%.
 
-Stopped or killed, the same command goes on; finished, it says the same again: give another OUT to measure anew. Of another
-drafter, other overrides, another SGLang or machine, OUT is begun anew.
+Stopped or killed, the same command goes on; finished, it says the same again: give another OUT to measure anew. With
+another drafter, other overrides, another SGLang or machine, OUT is begun anew.
 
 Overrides are those of run.py. All servers run side by side and share the GPU; `evaluate.beside=false` starts each anew.
 """

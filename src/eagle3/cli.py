@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eagle3 import __version__
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_INTERRUPTED, Eagle3Error
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, Eagle3Error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -198,6 +198,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `eagle3 inspect ... | head`
         sys.stderr.close()
         return EXIT_BAD_CONFIG
+    except OSError as error:
+        if error.filename is None:
+            raise
+        remedy = ". Let this user read it, or run as one who may" if isinstance(error, PermissionError) else ""
+        print(f"error: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 if __name__ == "__main__":

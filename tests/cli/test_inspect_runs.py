@@ -1,4 +1,4 @@
-"""What `eagle3 inspect` says of a run that did not finish in its folder: what is true now, not what was when it ended."""
+"""What `eagle3 inspect` says of a run that did not finish in its folder: what is true now, not when it ended."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,6 @@
 """`eagle3 verify` on drafters of others: each usual fault is made and named; what only looks odd is let pass."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ from torch import Tensor
 from eagle3.config.schema import DrafterConfig
 from eagle3.drafter.check import check_drafter
 from eagle3.drafter.check_tensors import vocabulary_problems
+from eagle3.drafter.folder import read_drafter
 from eagle3.drafter.load import load_drafter
+from eagle3.drafter.notes import notes_on
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import Eagle3Error
+from eagle3.evaluation.open import checked
 from eagle3.target.info import TargetInfo
+from eagle3.target.weights import load_embedding
 
 VERSION = "0.5.23"
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -87,6 +92,8 @@ def with_ids(ids: list[int]) -> Callable[[dict[str, Any]], object]:
         (with_ids([1, 3, 8]), r"boundaries [2, 4, 9], of which [9] do not exist"),
         (lambda c: c.update(vocab_size=127), "vocab_size is 127, expected 128 (the target's)"),
         (lambda c: c.update(target_hidden_size=32), "target_hidden_size is 32, expected 64 (the target's)"),
+        (lambda c: c.update(draft_vocab_size=256), "draft_vocab_size=256: more than the target's vocabulary of 128"),
+        (lambda c: c.update(hidden_size="64"), "hidden_size is '64', expected a whole number"),
         (lambda c: c.update(fc_norm=True), "fc_norm.0.weight is missing"),
         (lambda c: c.update(norm_before_fc=True), "there is no input_norm.weight"),
         (lambda c: c.update(num_hidden_layers=2), "layers.1.mlp.up_proj.weight is missing"),
@@ -107,7 +114,12 @@ def test_faults_of_config(
         (lambda s: renamed(s, "", "model."), "14 names begin with `model.`"),
         (lambda s: s.update(d2t=DRAFT_IDS.clone()), "d2t holds target ids"),
         (lambda s: s.update(d2t=s["d2t"] + 100), "the target's vocabulary has 128"),
+        (lambda s: s.update(d2t=s["d2t"] - 11), "d2t leads to token -1; the target's vocabulary has 128, from 0"),
+        (lambda s: s.update(d2t=torch.full((48,), 2**62)), "d2t leads to token 4611686018427387904"),
         (lambda s: s.update(d2t=s["d2t"].flip(0)), "d2t is not ascending"),
+        (lambda s: s.update(d2t=s["d2t"].float()), "d2t is torch.float32, expected torch.int64"),
+        (lambda s: s.update(t2d=torch.ones(126, dtype=torch.bool)), "t2d is [126], expected [128]"),
+        (lambda s: s["norm.weight"].fill_(float("nan")), "norm.weight has NaN or infinite values"),
         (lambda s: s.pop("midlayer.hidden_norm.weight"), "midlayer.hidden_norm.weight is missing"),
         (lambda s: s.pop("d2t"), "d2t is missing"),
         (lambda s: s.update({"fc_norm.0.weight": torch.ones(64)}), "fc_norm is off, but fc_norm.* has weights"),
@@ -119,6 +131,65 @@ def test_faults_of_tensors(
 ) -> None:
     rewrite(folder, tensors=tensors)
     assert any(problem in found for found in faults(folder, target)), faults(folder, target)
+
+
+def as_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def as_pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+
+
+def cut_short(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 5000)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (as_pickle, "its weights are in pytorch_model.bin: pickled ones can run code and are not read here"),
+        (as_pointer, "a Git LFS pointer in its place: `git lfs pull`"),
+        (cut_short, "truncated or damaged"),
+    ],
+)
+def test_what_is_no_weights_says_the_way_out_once(
+    folder: Path, target: TargetInfo, damage: Callable[[Path], None], problem: str
+) -> None:
+    damage(folder)
+    (found,) = faults(folder, target)
+    assert problem in found
+    with pytest.raises(Eagle3Error) as raised:
+        checked(folder, target, None)
+    told = str(raised.value)
+    assert problem in told
+    assert told.lower().count("fetch") == 1, told
+
+
+def test_what_is_no_drafter(tmp_path: Path, folder: Path, target: TargetInfo) -> None:
+    """People give the target, a file in the folder, or a folder that was moved."""
+    assert faults(target.path, target) == ["it is a model that answers by itself (LlamaForCausalLM), and no drafter"]
+    assert faults(folder / "config.json", target) == ["a file: give the folder that holds it"]
+    assert faults(tmp_path / "gone", target) == ["there is no such folder"]
+    assert faults(tmp_path, target) == ["config.json: is missing"]
+
+
+def test_boundaries_that_are_said_must_be_there(folder: Path, target: TargetInfo) -> None:
+    assert faults(folder, target, [2, 4, 9]) == [
+        "the boundaries [2, 4, 9], of which [9] do not exist: there are 1 to 7"
+    ]
+    (problem,) = faults(folder, target, [5, 4, 2])
+    assert "out of order" in problem
+
+
+def test_an_embedding_that_sglang_does_not_take(folder: Path, target: TargetInfo) -> None:
+    own = load_embedding(target).float()
+    rewrite(folder, tensors=lambda s: s.update({"embed_tokens.weight": own.clone()}))
+    assert list(notes_on(read_drafter(folder), target)) == []
+    rewrite(folder, tensors=lambda s: s["embed_tokens.weight"].add_(1.0))
+    (note,) = notes_on(read_drafter(folder), target)
+    assert "not the target's embedding: SGLang takes the target's in its place" in note
+    assert faults(folder, target) == []
 
 
 def test_one_off_is_known_where_the_training_is(folder: Path, target: TargetInfo) -> None:

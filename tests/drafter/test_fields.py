@@ -104,7 +104,7 @@ def test_any_value_anywhere_is_named_or_let_pass(tmp_path: Path, target: TargetI
         ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "original_max_position_embeddings is missing"),
         ({"rope_scaling": {"rope_type": "yarn", "attn_factor": 2}}, "rope_scaling.attn_factor is 2, expected 1"),
-        ({"num_key_value_heads": 3}, "num_kv_heads=3: does not divide"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3: does not divide num_attention_heads=4"),
         ({"architectures": "LlamaForCausalLMEagle3"}, "architectures is 'LlamaForCausalLMEagle3', expected a list"),
         ({"eagle3": "0.1.0"}, "config.json: eagle3 is '0.1.0', expected an object"),
         ({"eagle3": {"boundaries": [2, 4, 5], "target": 7}}, "config.json: eagle3.target is 7, expected an object"),

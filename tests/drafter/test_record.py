@@ -91,7 +91,7 @@ def test_what_no_server_reads_may_be_added(ours: Path, target: TargetInfo) -> No
     (note,) = notes_on(read_drafter(ours), target)
     assert note == (
         "config.json: eagle_config.layer_ids, license, use_sliding_windows, dtype, text_config came after the export; "
-        "SGLang ignores it, as far as is known"
+        "SGLang ignores what it does not know"
     )
 
 

@@ -138,7 +138,6 @@ def test_without_its_measure_of_none_nothing_is_worth_it(tmp_path: Path) -> None
     some = servers(tmp_path, {NONE: SHORT, SETTING: serves([2]), OTHER: serves([2])})
     one_at_a_time = r"not enough memory.*; or evaluate\.beside=false, which has one server up at a time\. Log:"
     with some.running(), pytest.raises(ServerError, match=one_at_a_time):
-        some.use(SETTING)
         some.use(NONE)
 
 
@@ -147,4 +146,3 @@ def test_other_boundaries_stop_all(tmp_path: Path) -> None:
     some = servers(tmp_path, {NONE: serves(), SETTING: serves([2]), OTHER: serves([3])})
     with some.running(), pytest.raises(CapturedError, match=r"captures boundaries \[3\]"):
         some.use(NONE)
-        some.use(OTHER)

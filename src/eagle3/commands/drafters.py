@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import made_of, part
 from eagle3.errors import ConfigError
 from eagle3.target.info import TargetInfo, read_info
@@ -31,6 +32,10 @@ def read_target(folder: Path, given: Path | None) -> TargetInfo:
     near, prefix = target_of(folder)
     if given is None and near is None:
         raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
+    if given is not None and not given.is_dir():
+        raise ConfigError(f"--target {given}: no such folder; give the model's local folder")
+    if given is not None and (given / "config.json").is_file() and kind_of(given) in (Kind.DRAFTER, Kind.DAMAGED):
+        raise ConfigError(f"--target {given}: is a drafter; give the folder of the model that it is for")
     info = read_info(given or Path(str(near)), text_prefix=prefix, trust_remote_code=True)
     known = part(made_of(folder), "target") if given is None else {}
     return replace(info, name=str(known.get("name") or info.name), source=str(known.get("source") or info.source))

@@ -185,7 +185,7 @@ def _changed_weights(files: DrafterFiles) -> list[str]:
         return [f"its weights are in {names}, but it was exported with model.safetensors alone"]
     if weights_sha256(files.weights[0]) == wanted:
         return []
-    return ["model.safetensors: its bytes are not those that were exported (sha256). Export or fetch it again"]
+    return ["model.safetensors: its bytes are not those that were exported (sha256)"]
 
 
 def weights_sha256(path: Path) -> str:

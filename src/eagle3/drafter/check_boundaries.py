@@ -26,10 +26,12 @@ def boundary_problems(
 ) -> list[str]:
     """Args: corrected: `trained_on` is taken in the place of what config.json says."""
     own = files.own
+    if trained_on is not None:
+        impossible = _impossible(files, target, trained_on, f"the boundaries {trained_on}")
+        if impossible or corrected:
+            return impossible
     trained_on = trained_on or own.get("boundaries")
     version = sglang_version or own.get("sglang_version")
-    if corrected and trained_on is not None:
-        return _impossible(files, target, trained_on, f"the boundaries {trained_on}")
     if files.layout == "sglang" and files.ids is None:
         if files.config.get(IDS):
             where = "at the top level of config.json, where SGLang does not look for what to capture"

@@ -74,7 +74,7 @@ def _dead(tensor: Tensor) -> str | None:
     if not tensor.isfinite().all():
         return "has NaN or infinite values"
     # A bias begins as zeros, and may stay so.
-    return "is all zeros" if tensor.ndim == 2 and not tensor.any() else None
+    return "is all zeros" if tensor.ndim == 2 and tensor.numel() and not tensor.any() else None
 
 
 def _leeway(files: DrafterFiles, shape: DrafterShape) -> tuple[set[str], set[str]]:
@@ -128,6 +128,6 @@ def vocabulary_problems(offsets: Tensor, mask: Tensor | None, vocab_size: int) -
         return absolute
     if bool((steps < 0).any()):
         return ["model.safetensors: d2t is not ascending: its draft tokens are out of order or named twice"]
-    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
-        return [f"model.safetensors: d2t leads to token {int(ids.max())}; the target's vocabulary has {vocab_size}"]
+    if outside := [token for token in (int(ids.min()), int(ids.max())) if not 0 <= token < vocab_size]:
+        return [f"model.safetensors: d2t leads to token {outside[0]}; the target's vocabulary has {vocab_size}, from 0"]
     return []

@@ -23,7 +23,9 @@ class FaultyDrafterError(Eagle3Error):
     """A folder that can't be read as a drafter's."""
 
     def __init__(self, folder: Path, faults: list[str]) -> None:
-        super().__init__(f"{folder}: not a drafter's folder ({'; '.join(faults)}). Export or fetch it again.")
+        super().__init__(
+            f"{folder}: not a drafter's folder ({'; '.join(faults)}). Mend that, or export or fetch it again."
+        )
         self.faults = faults
 
 
@@ -121,8 +123,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FaultyDrafterError(folder, ["config.json: is missing"]) from None
+    except (FileNotFoundError, NotADirectoryError):
+        there = "a file: give the folder that holds it" if folder.is_file() else "there is no such folder"
+        fault = "config.json: is missing" if folder.is_dir() else there
+        raise FaultyDrafterError(folder, [fault]) from None
     except OSError as error:
         raise FaultyDrafterError(folder, [f"config.json: can't be read ({error.strerror})"]) from error
     except (ValueError, RecursionError) as error:

@@ -80,8 +80,12 @@ def read_drafter(folder: Path) -> DrafterFiles:
     """Raises FaultyDrafterError: config.json or the weights can't be read, or have fields of a wrong kind."""
     config = read_config(folder)
     layout = layout_of(config)
-    if not list(folder.glob("*.safetensors")):
-        raise FaultyDrafterError(folder, ["no *.safetensors there: the drafter's weights are missing"])
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise FaultyDrafterError(folder, [f"can't be listed ({error.strerror})"]) from error
+    if not any(name.endswith(".safetensors") for name in names):
+        raise FaultyDrafterError(folder, [_no_weights(names)])
     tensors: dict[str, Tensor] = {}
     held: dict[str, tuple[str, str]] = {}
     twice: list[str] = []
@@ -95,15 +99,45 @@ def read_drafter(folder: Path) -> DrafterFiles:
                         twice.append(f"{path.name}: {stored} is a second {name}: {held[name][0]} has {held[name][1]}")
                     held[name], tensors[name] = (path.name, stored), opened.get_tensor(stored)
     except (OSError, SafetensorError, Eagle3Error) as error:
-        raise FaultyDrafterError(folder, [str(error).removeprefix(f"{folder}/").removeprefix(f"{folder}: ")]) from error
+        fault = str(error).removeprefix(f"{folder}/").removeprefix(f"{folder}: ")
+        raise FaultyDrafterError(
+            folder, [re.sub(r"\. (Fetch|Make) [^.]*\.$", "", fault)]
+        ) from error  # it says so itself
+    if not _is_one(config, tensors):
+        whole = ", ".join(config.get("architectures") or ["of an unknown class"])
+        raise FaultyDrafterError(folder, [f"it is a model that answers by itself ({whole}), and no drafter"])
     if twice:
         raise FaultyDrafterError(folder, [f"{fault}; which one a server takes is chance" for fault in twice])
     files = DrafterFiles(folder, layout, config, tensors, sorted(name for _, name in held.values()), weights)
     try:
         files.shape().check()
     except ConfigError as error:
-        raise FaultyDrafterError(folder, [f"config.json: {error}"]) from error
+        raise FaultyDrafterError(folder, [f"config.json: {_of_its_keys(str(error))}"]) from error
     return files
+
+
+def _is_one(config: dict[str, Any], tensors: dict[str, Tensor]) -> bool:
+    """Whether anything in the folder is a drafter's: people give the target's."""
+    told = "eagle" in " ".join([*config, *(config.get("architectures") or [])]).lower()
+    return told or any(name.startswith(("fc.", "d2t")) for name in tensors)
+
+
+def _no_weights(names: list[str]) -> str:
+    pickled = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
+    if not pickled:
+        return "no *.safetensors there: the drafter's weights are missing"
+    return (
+        f"its weights are in {', '.join(pickled)}: pickled ones can run code and are not read here. Where you trust "
+        f"them: safetensors.torch.save_file(torch.load({pickled[0]!r}, weights_only=True), 'model.safetensors')"
+    )
+
+
+def _of_its_keys(error: str) -> str:
+    """What is wrong with a shape, told of config.json's keys instead of an experiment's."""
+    what = re.sub(r"\. Set .*$", "", error).rstrip(".")
+    for ours, theirs in (("num_kv_heads", "num_key_value_heads"), ("num_heads", "num_attention_heads")):
+        what = what.replace(f"drafter.{ours}", theirs)
+    return what.replace("drafter.", "")
 
 
 def speculators_name(name: str) -> str:

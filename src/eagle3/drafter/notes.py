@@ -20,7 +20,8 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
         if "weights_sha256" not in files.own or "config" not in files.own:
             yield "it was exported before checksums were kept: a changed byte or setting can't be seen"
         if added := added_settings(files):
-            yield f"config.json: {', '.join(added)} came after the export; {files.server} ignores it, as far as is known"
+            ignored = f"{files.server} ignores what it does not know"
+            yield f"config.json: {', '.join(added)} came after the export; {ignored}"
         return
     if (files.folder / SNAPSHOT).is_file():
         yield "it was made by eagle3, but its config.json has lost the `eagle3` block: it is looked at like anyone's"
@@ -45,6 +46,9 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
             f"config.json: max_position_embeddings is {shape.context_length}, the target's {target.context_length}: "
             f"a server starts with {least}, SGLang also with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
         )
-    own = files.tensors.get("embed_tokens.weight") if files.layout == "speculators" else None
-    if own is not None and not torch.equal(own.bfloat16(), load_embedding(target).bfloat16()):
-        yield "model.safetensors: embed_tokens.weight is not the target's embedding: right only if it was trained"
+    own = files.tensors.get("embed_tokens.weight")
+    if own is None or shape.hidden_size != shape.target_hidden_size:  # of another width it is nobody else's
+        return
+    if not torch.equal(own.bfloat16(), load_embedding(target).bfloat16()):
+        right = {"speculators": "right only if it was trained", "sglang": "SGLang takes the target's in its place"}
+        yield f"model.safetensors: embed_tokens.weight is not the target's embedding: {right[files.layout]}"

@@ -33,7 +33,10 @@ def _main(arguments: list[str]) -> None:
     try:
         measure(job, Machine.of(job.config.trainer, devices=1), JsonlReporter(job.out / "metrics.jsonl"))
     except OSError as error:
-        raise Eagle3Error(f"{job.out}: {error}. Make room or fix the folder, and run it again.") from error
+        where, why = error.filename or job.out, error.strerror or error
+        raise Eagle3Error(
+            f"{where}: {why}. Make room, or let this user read and write there, and run it again."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def _require_target(folder: Path, own: dict[str, Any], target: TargetInfo) -> No
     whose = own.get("target")
     if isinstance(whose, dict) and whose.get("fingerprint") not in (None, target.fingerprint):
         raise Eagle3Error(
-            f"{folder} was trained for another model ({whose.get('name')}) than {target.path}: its weights or "
+            f"{folder} was trained for another model ({whose.get('name')}) than {target.path}, or its weights or "
             "config.json have changed since. To measure it all the same, take eagle3.target.fingerprint out of the "
             "drafter's config.json."
         )
@@ -59,5 +59,8 @@ def checked(folder: Path, target: TargetInfo, python: str | None) -> LoadedDraft
     _require_target(folder, own, target)
     problems = check_drafter(folder, target, sglang_version=version)
     if problems:
-        raise Eagle3Error(f"{folder}: {'; '.join(problems)}. Train again, or export the checkpoint again.")
+        remedy = (
+            "Export or fetch it again" if own else "Fetch it again, or mend what is named (docs/serving.md, Verify)"
+        )
+        raise Eagle3Error(f"{folder}: {'; '.join(problems)}. {remedy}.")
     return load_drafter(folder, target, version)

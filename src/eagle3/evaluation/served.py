@@ -1,6 +1,7 @@
 """`evaluate=served`: the target with and without the drafter, on the same flags, in turn, under the same loads."""
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,9 +175,10 @@ def measure(
 
 
 def _brief(error: ServerError) -> str:
-    """One line: what happened, and the last thing that the server's log says."""
+    """One line: what happened, and the last error of the server's log."""
     first, *log = str(error).splitlines()
-    return f"{first} ({log[-1].strip()})" if log else first
+    why = next((line.strip() for line in reversed(log) if re.search(r"Error|Exception|error:", line)), None)
+    return f"{first} ({why})" if why else first
 
 
 def compare(cfg: Config, servers: Servers, sets: PromptSets, loads: list[Load]) -> tuple[list[Explained], int]:

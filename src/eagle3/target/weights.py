@@ -33,6 +33,8 @@ def read_header(path: Path) -> WeightFile:
         with path.open("rb") as file:
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if start == b"version ":
+                raise ValueError("a Git LFS pointer in its place: `git lfs pull`")
             if not 2 <= length <= MAX_HEADER:
                 raise ValueError("no safetensors header")
             header = file.read(length)
@@ -43,7 +45,11 @@ def read_header(path: Path) -> WeightFile:
         raise Eagle3Error(
             f"{path}: this file of the weights is missing (a copy broken off?). Fetch the folder again."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise Eagle3Error(
+            f"{path}: can't be read ({error.strerror}). Make it a file that this user may read."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Eagle3Error(
             f"{path}: not a readable safetensors file ({error}). Fetch or copy the folder again."
         ) from error
