@@ -88,6 +88,7 @@ def test_a_default_is_the_same_as_its_value_written_out(runs: Runs) -> None:
     found = compare([runs.at])
     assert [len(variant.distinct) for variant in found.variants] == [2]
     assert found.variants[0].setting == {}
+    assert len(compare([runs.at], ["boundaries=[1,2,3]", "hidden_size=64"]).all_runs) == 2
     runs.add({"layers": {"boundaries": [1, 2, 4]}, "drafter": {"hidden_size": 64}}, [0.5], boundaries="1,2,4")
     assert settings(runs) == [{"boundaries": "[1,2,3]"}, {"boundaries": "[1,2,4]"}]
 
@@ -97,9 +98,14 @@ def test_of_imported_states_only_their_name_is_shown(tmp_path: Path) -> None:
 
     def run(limit: int, until: str, **artifacts: str) -> Run:
         config = {"until": until, "dataset.name": "mine", "dataset.limit": limit, "server.tp": limit, "optim.lr": limit}
+        config |= {"layers.boundaries": [1], "layers.capture": None if limit == 1 else [1, 2]}
         return Run(tmp_path / str(limit), config, {}, {"artifacts": artifacts}, None)
 
-    for until, there in (("prepare", ["limit"]), ("extract", ["limit", "tp"]), ("train", ["limit", "tp", "lr"])):
+    for until, there in (
+        ("prepare", ["limit"]),
+        ("extract", ["capture", "limit", "tp"]),
+        ("train", ["limit", "tp", "lr"]),
+    ):
         (one, _) = variants_of([run(limit, until) for limit in (1, 2)])
         assert list(one.setting) == there
     (one, _) = variants_of([run(limit, "train", prepare="/states", extract="/states") for limit in (1, 2)])

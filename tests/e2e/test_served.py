@@ -39,6 +39,7 @@ from eagle3.evaluation.load import Load, alive
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sameness import Difference, explain
 from eagle3.evaluation.servers import Servers, require_captured
+from eagle3.files.json_lines import rows_of
 from eagle3.metrics import JsonlReporter
 from eagle3.server.client import Client
 from eagle3.server.flags import ServerCommand
@@ -161,7 +162,7 @@ def cores(processes: list[psutil.Process]) -> float:
 
 
 def loads_of(made: Path) -> list[Load]:
-    return [Load.of(json.loads(line)) for line in (made / "served" / LOADS).read_text().splitlines()]
+    return [Load.of(row) for row in rows_of(made / "served" / LOADS)]
 
 
 def test_chain_and_server_count_the_same(made: Path) -> None:

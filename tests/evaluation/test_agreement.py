@@ -1,7 +1,6 @@
 """A chain against a served evaluation: on the same prompts alone, greedily, with the same drafts."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from tests.evaluation.recorded_loads import SETTING, loads, reply
 from eagle3.errors import DataError
 from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.load import Load
+from eagle3.files.json_lines import sealed
 
 
 def row(key: str, output_ids: list[int], accepted: list[int], name: str = "chat") -> dict[str, object]:
@@ -19,7 +19,7 @@ def row(key: str, output_ids: list[int], accepted: list[int], name: str = "chat"
 
 def write(folder: Path, served: list[Load], chains: list[dict[str, object]]) -> tuple[Path, Path]:
     for name, rows in (("loads", [dataclasses.asdict(load) for load in served]), ("chains", chains)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+        (folder / f"{name}.jsonl").write_bytes(b"".join(map(sealed, rows)))
     return folder, folder
 
 
@@ -50,3 +50,11 @@ def test_the_load_of_fewest_requests_counts(tmp_path: Path) -> None:
 def test_nothing_in_common(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no prompt that is the same"):
         agreement(*write(tmp_path, loads([1.5]), [row("z", [1], [1])]), SETTING)
+
+
+def test_a_line_that_was_changed_is_not_counted(tmp_path: Path) -> None:
+    folders = write(tmp_path, loads([1.5]), [row("a", [1], [1])])
+    path = tmp_path / "chains.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"accepted": 1', b'"accepted": 3'))
+    with pytest.raises(DataError, match=r"chains\.jsonl: line 1 is not what was written"):
+        agreement(*folders, SETTING)

@@ -94,6 +94,13 @@ def test_loads_of_another_evaluation_are_refused(tmp_path: Path) -> None:
         read_loads(path, PLAN, ASKED)
 
 
+def test_a_digit_that_is_another_by_now_is_seen(tmp_path: Path) -> None:
+    path = written(tmp_path / "loads.jsonl", [made(PLAN[0]), made(PLAN[1])])
+    path.write_bytes(path.read_bytes().replace(b'"seconds": 2.0', b'"seconds": 1.0', 1))
+    with pytest.raises(DataError, match=r"line 1 .*was changed since"):
+        read_loads(path, PLAN, ASKED)
+
+
 def test_the_folder_is_of_one_configuration(tmp_path: Path) -> None:
     """Loads in it were measured by what would measure the rest."""
     target = make_target(tmp_path / "target")

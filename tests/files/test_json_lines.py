@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eagle3.errors import DataError
-from eagle3.files.json_lines import JsonLines, sealed, unsealed
+from eagle3.files.json_lines import JsonLines, rows_of, sealed, unsealed
 
 ROWS: list[dict[str, Any]] = [
     {"n": 10, "text": 'Hello ✓\n "quoted", "crc": "01234567"}'},
@@ -36,6 +36,7 @@ def test_what_was_added_is_there_and_each_line_is_json(tmp_path: Path) -> None:
     written(path, ROWS[:2])
     written(path, ROWS[2:])
     assert read(path) == ROWS
+    assert rows_of(path) == ROWS
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [10, 21, 32]
 
 

@@ -1,4 +1,4 @@
-"""What a run's configuration says of what was measured: keys that mean something for it, with the values that held.
+"""What a run's configuration says of what was measured: the keys that mean something for it.
 
 Names as in the configuration. A key that made no difference to this run (training keys of a drafter that was given, the
 loads of a served evaluation where nothing was served) is left out, not compared.
@@ -25,17 +25,6 @@ _OF_A_BENCH = ("server.", "nccl.serving.", "bench.")
 _TRAINING = ("layers.boundaries", "drafter.", "loss.", "optim.", "trainer.")
 _REGENERATED = ("prepare.max_new_tokens", "prepare.own_prompts")
 _STAGES = ("prepare", "extract", "train")
-_SHAPE = {
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "draft_vocab_size": "draft_vocab_size",
-    "rope_theta": "rope_theta",
-}
-"""Keys of `drafter` that may be the target's, and what they are called in the config.json that was written."""
 
 
 def effective(run: Run, stage: str = EVALUATE) -> dict[str, Any]:
@@ -85,7 +74,7 @@ def _reached(run: Run) -> int:
 
 
 def _known(run: Run, stage: str) -> Iterator[tuple[str, Any]]:
-    """Values that held, in the place of null or of a name."""
+    """What is known by its content, and by more than a name."""
     yield "target.name", f"{run.config.get('target.name')} {short_print(run.target)}"
     if stage == BENCH or run.kind == SERVED:
         machine = run.provenance.get("machine") or {}
@@ -95,11 +84,8 @@ def _known(run: Run, stage: str) -> Iterator[tuple[str, Any]]:
         return
     if not run.conditional:
         yield "until", run.config.get("until")
+        if run.config.get("until") == "extract":
+            yield "layers.capture", run.config.get("layers.capture") or run.config.get("layers.boundaries")
     yield "dataset.name", dataset_of(run)
-    if run.boundaries:
-        yield "layers.boundaries", run.boundaries
     if run.config.get(GIVEN) is None:
         yield GIVEN, "trained here"
-        for key, name in _SHAPE.items():
-            if name in run.drafter and f"drafter.{key}" in run.config:
-                yield f"drafter.{key}", run.drafter[name]

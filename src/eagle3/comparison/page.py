@@ -83,8 +83,8 @@ def _drafters(group: Group) -> str:
 
 
 def _ranking(ranking: Ranking) -> str:
-    pairs = zip(ranking.places, ranking.rows(), strict=True)
-    rows = [_row(row, range(1, 3), _order(place), place is ranking.places[0]) for place, row in pairs]
+    pairs = zip(ranking.places, ranking.rows(), ranking.best_rows(), strict=True)
+    rows = [_row(row, range(1, 3), _order(place), best) for place, row, best in pairs]
     return _table(ranking.headings(), rows)
 
 

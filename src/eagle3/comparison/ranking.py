@@ -50,14 +50,28 @@ class Ranking:
     def repeats(self) -> str:
         return "rounds" if stage_of(self.figure) == BENCH else "seeds"
 
+    @property
+    def led(self) -> bool:
+        """Whether there is a best that others are behind."""
+        return len(self.places) > 1
+
     def headings(self) -> list[str]:
-        return ["configuration", self.title, self.repeats, "behind the best"]
+        return ["configuration", self.title, self.repeats, *["behind the best"] * self.led]
 
     def rows(self) -> list[list[str]]:
         return [
-            [place.variant.label, show_spread(self.figure, place.mean, place.spread), str(place.count), place.behind]
+            [
+                place.variant.label,
+                show_spread(self.figure, place.mean, place.spread),
+                str(place.count),
+                *[place.behind] * self.led,
+            ]
             for place in self.places
         ]
+
+    def best_rows(self) -> list[bool]:
+        """Which row stands out: the best of several."""
+        return [self.led and place is self.places[0] for place in self.places]
 
     def sentence(self) -> str:
         """The best, and which others can't be told from it."""

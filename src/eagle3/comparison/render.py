@@ -47,11 +47,11 @@ def best_rows(group: Group) -> list[bool]:
 
 def ranking_text(ranking: Ranking) -> RenderableType:
     """The table of a ranking; a sweep's end shows the same."""
-    rows = ranking.rows()
-    best = [index == 0 and len(rows) > 1 for index in range(len(rows))]
+    headings = ranking.headings()
+    right = [False, True, True, False][: len(headings)]
     labels = [place.variant.label for place in ranking.places]
-    title = f"by {ranking.name}" if len(rows) > 1 or ranking.measured else ""
-    return Fitting(ranking.headings(), rows, [False, True, True, False], best, labels, 1, 4, title=title)
+    title = f"by {ranking.name}" if ranking.led or ranking.measured else ""
+    return Fitting(headings, ranking.rows(), right, ranking.best_rows(), labels, 1, len(headings), title=title)
 
 
 def plain_text(comparison: Comparison, width: int = 200) -> str:
@@ -87,9 +87,7 @@ def runs_of(comparison: Comparison) -> list[tuple[str, list[Path]]]:
 
 def markdown_ranking(ranking: Ranking) -> list[str]:
     """Its lines, with a heading."""
-    rows = ranking.rows()
-    best = [index == 0 and len(rows) > 1 for index in range(len(rows))]
-    return [f"by {ranking.name}\n", *markdown_table(ranking.headings(), rows, best), ""]
+    return [f"by {ranking.name}\n", *markdown_table(ranking.headings(), ranking.rows(), ranking.best_rows()), ""]
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[bool]) -> list[str]:

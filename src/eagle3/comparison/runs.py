@@ -22,6 +22,17 @@ SIMULATED, CHAIN, SERVED = "simulated", "chain", "served"
 """How acceptance is measured."""
 _DEPTH = 4
 """Folders below a given one in which runs are looked for: runs/<experiment>/<sweep>/<job>, and one to spare."""
+_SHAPE = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "draft_vocab_size": "draft_vocab_size",
+    "rope_theta": "rope_theta",
+}
+"""Keys of `drafter` that may be the target's, and what a drafter's config.json calls them."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Run:
 
     folder: Path
     config: dict[str, Any]
-    """By dotted key."""
+    """By dotted key; what it left to the target, as far as the run says what it was, in the place of null."""
     summary: dict[str, Any]
     """report/summary.json."""
     provenance: dict[str, Any]
@@ -40,8 +51,6 @@ class Run:
     """Settings that NCCL did not read or did not follow when the served target was measured."""
     varied: list[str] = field(default_factory=list)
     """Overrides of a sweep's job that not all its jobs have: its name where nothing else tells it."""
-    drafter: dict[str, Any] = field(default_factory=dict)
-    """config.json of the drafter that was trained."""
 
     @property
     def benched(self) -> bool:
@@ -89,12 +98,6 @@ class Run:
         """Fingerprint of the conversations as tokens, with those held out; None of imported ones."""
         made = self.provenance.get("artifacts") or {}
         return None if self.imported or "prepare" not in made else Path(made["prepare"]).name
-
-    @property
-    def boundaries(self) -> list[int]:
-        """Those that the drafter reads, also where the configuration leaves them to the target's depth."""
-        said = self.summary.get("boundaries")
-        return [int(b) for b in said.split(",")] if isinstance(said, str) and said else []
 
     @property
     def kind(self) -> str:
@@ -196,8 +199,20 @@ def _read(folder: Path) -> Run | Note:
     made = read_json(folder / "provenance.json")
     sequences = Sequences.read(folder / "report")
     not_followed = read_json(folder / "report" / "nccl.json").get("not_followed") or []
+    asked = dict(flat(config))
+    asked |= dict(_held(folder, asked, summary))
+    return Run(folder, asked, summary, made, sequences, not_followed, _varied(folder, job))
+
+
+def _held(folder: Path, config: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Values that the configuration may leave to the target, as the run's report and its drafter say them."""
+    said = summary.get("boundaries")
+    if isinstance(said, str) and said:
+        yield "layers.boundaries", [int(b) for b in said.split(",")]
     drafter = read_json(folder / "drafter" / "config.json")
-    return Run(folder, dict(flat(config)), summary, made, sequences, not_followed, _varied(folder, job), drafter)
+    for key, name in _SHAPE.items():
+        if name in drafter and f"drafter.{key}" in config:
+            yield f"drafter.{key}", drafter[name]
 
 
 def _varied(folder: Path, job: dict[str, Any]) -> list[str]:

@@ -1,6 +1,5 @@
 """Do a chain and a server measure the same? Compared on the prompts that both were asked; both recorded each answer."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from eagle3.evaluation.chains import CHAINS
 from eagle3.evaluation.figures import accept_length
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.recorded import LOADS
+from eagle3.files.json_lines import rows_of
 
 TOLERANCE = 0.02
 """Of the accept length. Passes of other kernels round otherwise, and now and then an answer goes another way."""
@@ -48,12 +48,11 @@ def agreement(served: Path, chain: Path, setting: str) -> Agreement:
         served, chain: folders of the two evaluations.
         setting: the server's, with topk 1 and as many steps as the chain had: `s3k1d4`.
 
-    Raises DataError where they have nothing in common.
+    Raises DataError where they have nothing in common, or a line of one was changed.
     """
     replies = {(reply.set, reply.key): reply for reply in _greedy(served / LOADS, setting)}
     pairs: list[tuple[Reply, dict[str, Any]]] = []
-    for line in (chain / CHAINS).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows_of(chain / CHAINS):
         if (reply := replies.get((row["set"], row["key"]))) is not None:
             pairs.append((reply, row))
     if not pairs:
@@ -71,7 +70,7 @@ def agreement(served: Path, chain: Path, setting: str) -> Agreement:
 
 def _greedy(path: Path, setting: str) -> list[Reply]:
     """One request at a time, or as few as were measured."""
-    loads = [Load.of(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    loads = [Load.of(row) for row in rows_of(path)]
     loads = [load for load in loads if load.server == setting and load.temperature == 0]
     return min(loads, key=lambda load: (load.concurrency, load.round)).replies if loads else []
 

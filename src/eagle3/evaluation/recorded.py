@@ -1,7 +1,6 @@
 """`loads.jsonl`: the loads that are wanted, those that a stopped evaluation left, and what is still to be measured."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from eagle3.errors import DataError
 from eagle3.evaluation.figures import NONE, UNTRAINED, name_of
 from eagle3.evaluation.load import Load
 from eagle3.evaluation.prompts import Prompt
+from eagle3.files.json_lines import sealed, unsealed
 
 LOADS = "loads.jsonl"
 
@@ -77,11 +77,11 @@ def read_loads(path: Path, plan: Sequence[Wanted], prompts: Sequence[Prompt]) ->
         os.truncate(path, len(whole))
     asked = [(prompt.set, prompt.key) for prompt in prompts]
     loads: list[Load] = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            load = Load.of(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
-            raise _foreign(path, number, f"it can't be read ({error!r})") from error
+    for number, line in enumerate(whole.splitlines(keepends=True), 1):
+        row = unsealed(line)
+        if row is None:
+            raise _foreign(path, number, "it can't be read, or was changed since it was written")
+        load = Load.of(row)
         if Wanted.of(load) not in plan:
             raise _foreign(path, number, f"{Wanted.of(load)} is not asked for")
         if [(reply.set, reply.key) for reply in load.replies] != asked:
@@ -98,6 +98,6 @@ def _foreign(path: Path, number: int, why: str) -> DataError:
 
 def record(file: BinaryIO, load: Load) -> None:
     """Appends the load, on the disk when this returns: whatever comes then, it need not be measured again."""
-    file.write(json.dumps(dataclasses.asdict(load)).encode() + b"\n")
+    file.write(sealed(dataclasses.asdict(load)))
     file.flush()
     os.fsync(file.fileno())

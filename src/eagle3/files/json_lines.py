@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eagle3.errors import DataError
 from eagle3.files.disk import disk_error
 from eagle3.files.whole import whole_file
 
@@ -29,6 +30,17 @@ def unsealed(line: bytes) -> dict[str, Any] | None:
     if found is None or zlib.crc32(found[1]) != int(found[2], 16):
         return None
     return json.loads(found[1] + b"}")
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Of a journal that is finished. Raises DataError naming a line that is not what was written."""
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        row = unsealed(line)
+        if row is None:
+            raise DataError(f"{path}: line {number} is not what was written: it is torn, or was changed since")
+        found.append(row)
+    return found
 
 
 class JsonLines:
