@@ -104,6 +104,10 @@ def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None
         (["trainer.nodes=2", "trainer.master=node0"], "trainer.master: node0"),
         (["trainer.master=10.0.0.1:29500"], "trainer.master"),
         (["evaluate=served"], "evaluate.kind: served, with server.device=cpu"),
+        (
+            ["evaluate=served", "server=cuda", "evaluate.beside=true"],
+            "evaluate.beside: true, without server.flags.serving",
+        ),
         (["evaluate.drafts=[{steps: 3, topk: 1, tokens: 8}]"], "evaluate.drafts[0].tokens: 8; a chain"),
         (["evaluate.drafts=[{steps: 2, topk: 2, tokens: 8}]"], "steps=2, topk=2 draft 2 to 7"),
         (["evaluate.concurrency=[]"], "evaluate.concurrency: empty"),

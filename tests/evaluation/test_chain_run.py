@@ -121,6 +121,9 @@ def test_a_killed_one_goes_on(made: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("eagle3.evaluation.chain_run.run_chain", counted)
     found = evaluate(made, "killed", made / "drafter")
     assert len(asked) == 2 * (6 - 4), "two drafters, two prompts"
+    said = map(json.loads, (made / "killed" / "metrics.jsonl").read_text().splitlines())
+    done = [row["progress"]["done"] for row in said if "progress" in row]
+    assert done == [4, 5, 6], "the pace is that of new answers"
     assert {**found, "eval/seconds": 0} == {**whole, "eval/seconds": 0}
     rows = [json.loads(line) for line in (made / "killed" / "chains.jsonl").read_text().splitlines()]
     assert [without_time(row) for row in rows] == [without_time(json.loads(line)) for line in lines]

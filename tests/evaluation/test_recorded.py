@@ -23,6 +23,8 @@ EVALUATE = EvaluateConfig(
     drafts=[DraftSetting(), DraftSetting(5, 1, 6)], concurrency=[1, 4], temperatures=[0.0], rounds=2
 )
 PLAN = plan_of(EVALUATE)
+ROOM = {"serving": {"max_total_tokens": 4096}}
+"""For servers beside each other."""
 
 
 def made(wanted: Wanted, seconds: float = 2.0) -> Load:
@@ -111,7 +113,7 @@ def test_the_folder_is_of_one_configuration(tmp_path: Path) -> None:
             target={"name": "tiny", "path": str(target.path)},
             dataset={"path": str(tmp_path / "talks.jsonl")},
             layers={"boundaries": [2, 4, 5]},
-            server={"device": "cuda", **(server or {})},
+            server={"device": "cuda", **(server or {"flags": ROOM})},
             paths={"artifacts": str(tmp_path / "artifacts")},
             evaluate={"kind": "served", **evaluate},
         )
@@ -138,5 +140,5 @@ def test_the_folder_is_of_one_configuration(tmp_path: Path) -> None:
         {"env": {"A": "b"}},
     ):
         assert folder(server) != own, server
-    awake = {"flags": {"serving": {"sleep_on_idle": False}}}
+    awake = {"flags": {"serving": {**ROOM["serving"], "sleep_on_idle": False}}}
     assert folder(awake, beside=True) != folder(beside=True)

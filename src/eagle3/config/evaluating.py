@@ -39,5 +39,5 @@ class EvaluateConfig:
     rounds: int = 3
     """served: how often each server is measured, in turn."""
     beside: bool = False
-    """served: all servers run at a time and share the GPUs' memory (server.flags.serving.mem_fraction_static must
-    leave room); else each is started anew for each round."""
+    """served: all servers run at a time and share the GPUs' memory (server.flags.serving.max_total_tokens is the cache
+    of each); else each is started anew for each round."""

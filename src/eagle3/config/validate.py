@@ -231,6 +231,16 @@ def _check_evaluate(cfg: Config) -> None:
             "evaluate.kind: served, with server.device=cpu; SGLang speculates on GPUs only. "
             "Choose evaluate=chain, which measures the same acceptance without a server"
         )
+    if wanted.kind == "served" and wanted.beside and "max_total_tokens" not in _serving_flags(cfg):
+        raise ConfigError(
+            "evaluate.beside: true, without server.flags.serving.max_total_tokens: each server's cache would take what "
+            "memory is free while the others start. Give the tokens of each, e.g. 262144 with a mem_fraction_static of "
+            "0.9, or evaluate.beside=false, which has one server up at a time"
+        )
+
+
+def _serving_flags(cfg: Config) -> set[str]:
+    return {*cfg.server.flags.common, *cfg.server.flags.serving}
 
 
 def check_name(name: str) -> None:
