@@ -6,6 +6,7 @@ is found inside the wrapper's weights.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,14 @@ class TestDump(DumpTests):
         assert sorted(map(len, ledgers)) == sorted(one["sequences"] for one in written)
         alone = [{json.loads(line)["id"] for line in lines} & set(SAMPLES[: len(WHOLE)]) for lines in ledgers]
         assert sorted(map(sorted, alone)) == [SAMPLES[0 : len(WHOLE) : 2], SAMPLES[1 : len(WHOLE) : 2]]
+
+    def test_who_deals_out_requests_waits_for_them(self, served: Served) -> None:
+        """By itself it would take a core."""
+        (controller,) = (one for one in served.server.tree.members() if "data_parallel_cont" in " ".join(one.cmdline()))
+        began = controller.cpu_times()
+        time.sleep(1.0)
+        used = controller.cpu_times()
+        assert used.user + used.system - began.user - began.system < 0.3
 
 
 class Kimi:

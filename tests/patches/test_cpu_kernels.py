@@ -5,9 +5,12 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+
+from eagle3.server.flags import OUR_PLUGINS
 
 FOLDER = Path(__file__).resolve().parents[2] / "patches" / "cpu_kernels"
 
@@ -28,6 +31,12 @@ def test_any_kernel_can_be_imported_and_none_called():
         module.assign_req_to_token_pool_cpu()
     with pytest.raises(AttributeError):
         module.__no_such_dunder__  # noqa: B018
+
+
+def test_plugins_are_named_where_only_named_ones_are_loaded():
+    folders = [str(folder) for folder in FOLDER.parent.iterdir()]
+    found = [point.name for one in distributions(path=folders) for point in one.entry_points]
+    assert sorted(found) == sorted(OUR_PLUGINS)
 
 
 def test_flashinfer_is_as_if_not_installed():

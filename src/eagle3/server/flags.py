@@ -27,7 +27,7 @@ DUMP_FOLDER = "SGLANG_HS_DUMP_DIR"
 CAPTURE_FOLDER = "SGLANG_CAPTURE_REPORT_DIR"
 PLUGINS = "SGLANG_PLUGINS"
 """The plugins that SGLang loads; all that it finds where the variable is not set, ours among them."""
-OUR_PLUGINS = ("eagle3_hs_dump", "eagle3_capture_report", "eagle3_cpu_attention")
+OUR_PLUGINS = ("eagle3_hs_dump", "eagle3_capture_report", "eagle3_cpu_attention", "eagle3_cpu_controller")
 _SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 HIDDEN = "***"
 QUIET_FLAGS = {"sleep_on_idle": True}
