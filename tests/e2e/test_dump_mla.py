@@ -1,7 +1,7 @@
 """The dump of latent attention and routed experts: DeepSeek-V3, and Kimi-K2.5 with a DeepSeek-V3 inside.
 
 DeepSeek-V3 as it is commonly served, with DP attention: each of two ranks has the whole attention and requests of its
-own, and half of the experts. Kimi-K2.5 on one rank goes through a whole extraction, its proof included: the output head
+own, and half of each expert. Kimi-K2.5 on one rank goes through a whole extraction, its proof included: the output head
 is found inside the wrapper's weights.
 """
 
