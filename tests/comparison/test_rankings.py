@@ -14,6 +14,7 @@ from eagle3.comparison import compare, headline
 from eagle3.comparison.page import page
 from eagle3.comparison.publish import summary, write
 from eagle3.comparison.render import csv_text, markdown, plain_text
+from eagle3.errors import ConfigError, DataError
 from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, read_records, write_tables
 
 
@@ -99,7 +100,8 @@ def test_a_drafter_whose_provenance_is_damaged_is_still_one(runs: Runs) -> None:
 def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
     for lr in (0.1, 0.2):
         for seed in (0, 1):
-            runs.add({"seed": seed, "optim": {"lr": lr}}, [0.2 + lr + seed / 100])
+            optim = {"lr": lr, "fused": True, "note": "two words"}
+            runs.add({"seed": seed, "optim": optim}, [0.2 + lr + seed / 100])
 
     def left(*where: str) -> list[tuple[str, int]]:
         return [(variant.label, len(variant.runs)) for variant in compare([runs.at], where).variants]
@@ -109,7 +111,22 @@ def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
     assert csv_text(compare([runs.at / "0"])).startswith("run,measured,seeds,")
     assert left("dataset=jsonl") == left("dataset=jsonl 01234567") == [("lr=0.2", 2), ("lr=0.1", 2)]
     assert left("dataset!=other") == left()
+    assert left("optim.fused=true") == left("optim.fused=True") == left("optim.note=two words") == left()
+    with pytest.raises(DataError, match="no run is left"):
+        left("optim.fused=false")
+    for typed, meant in (("lrr", "optim.lr"), ("accept_lenght", "accept_length"), ("optim.nota", "optim.note")):
+        with pytest.raises(ConfigError, match=rf"^{typed}: .*did you mean {meant}\?"):
+            left(f"{typed}=1")
     assert left("accept_length>1.404") == [("lr=0.2", 2)], "a figure is its row's: seeds are not picked by it"
+
+
+def test_the_hours_of_all_hold_the_served_targets_and_say_what_is_not_known(runs: Runs) -> None:
+    runs.add({}, [0.2], train__stage_seconds=3600.0)
+    served = {"until": "bench", "server": {"device": "cuda", "tp": 2}}
+    runs.add(served, bench={"decode_1": 100.0, "stage_seconds": 1800.0})
+    assert "2 runs took 1 GPU-hours and 1 hours on a CPU; what they share counts once." in headline(compare([runs.at]))
+    runs.add(served, bench={"decode_1": 101.0})  # made before its time was kept
+    assert headline(compare([runs.at]))[-1].endswith("counts once. Of 1 more the time is not known.")
 
 
 def test_equal_is_said_and_no_time_is_no_rate(runs: Runs) -> None:

@@ -116,6 +116,7 @@ def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None
         (["server.stall_timeout_s=inf"], "server.stall_timeout_s: inf"),
         (["paths.artifacts="], "paths.artifacts: empty"),
         (["name=a/b"], "name"),
+        (["name='" + "é" * 128 + "'"], "name: 256 bytes"),
         (["+nccl.serving.env.CUDA_X=1"], "nccl.serving.env.CUDA_X"),
         (["~dataset"], "dataset: not set"),
     ],

@@ -16,8 +16,9 @@ from safetensors import torch as safetensors_torch
 from tests.training.made import load_job, make_job
 from tests.training.running import run
 
-from eagle3.errors import DataError
+from eagle3.errors import DataError, TrainingError
 from eagle3.files.whole import whole_file
+from eagle3.training.checkpoints import AtomicCheckpoints
 
 Write = Callable[[int, Path], None]
 
@@ -75,6 +76,12 @@ def test_a_full_disk_in_safetensors_words(tmp_path: Path) -> None:
     said = "Error while serializing: I/O error: No space left on device (os error 28)"
     with pytest.raises(DataError, match="The disk is full"), whole_file(tmp_path / "file"):
         raise SafetensorError(said)
+
+
+def test_a_checkpoint_names_what_the_system_said_and_not_torchs_own_words(tmp_path: Path, limited: None) -> None:
+    with pytest.raises(TrainingError, match=r"last\.ckpt could not be written: File too large.*continues") as told:
+        AtomicCheckpoints().save_checkpoint({"weights": torch.zeros(100_000)}, tmp_path / "last.ckpt")
+    assert "enforce fail" not in str(told.value)
 
 
 def test_a_mistake_in_the_code_is_not_taken_for_a_disk(tmp_path: Path) -> None:

@@ -193,6 +193,8 @@ def test_the_hint_names_the_commit(tmp_path: Path) -> None:
         replay_hint(["run.py", f"--config-dir={tmp_path}", "snapshot=replay"], "x: ?")
     )
     assert replay_hint(["run.py", "experiment=quickstart"], "x: ?") is None
+    no_name = ["run.py", "--config-dir", "x" * 300, "snapshot=replay"]
+    assert "give --config-dir a run's folder" in str(replay_hint(no_name, "x: ?"))
     typed = ["run.py", f"--config-dir={tmp_path}", "snapshot=replay", "optim.lrr=1", "target=smoll"]
     assert replay_hint(typed, "optim.lrr: no such key; did you mean optim.lr?") is None
     assert replay_hint(typed, "In 'config': Could not find 'target/smoll'") is None

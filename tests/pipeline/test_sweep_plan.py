@@ -49,6 +49,12 @@ def test_a_job_that_cant_run_is_named_and_the_others_are_planned(place: Path) ->
     assert "error: job 1: layers.boundaries: [9, 20] outside 1..5" in output
     assert "train     2 made, for 2 jobs" in output
     assert "boundaries [1, 2, 3, 4, 5] and the final state" in output
+    code, output = plan(place, "layers", "seed=0", f"name={'x' * 256}")
+    assert (code, output) == (2, "error: name: 256 bytes are too many for a folder's name; at most 255\n")
+    code, output = plan(place, "layers", "seed=0", f"paths.runs={place / ('x' * 256)}")
+    assert code == 1, output
+    assert "File name too long; runs are written to paths.runs" in output
+    assert "Traceback" not in output
     code, output = plan(place, "layers", "layers.boundaries=[1,3,5],[1,9]", "seed=0,1", "layers.capture=[1,3,5]")
     assert code == 2, output
     assert "error: job 2, 3: layers.boundaries: [9] outside 1..5" in output

@@ -1,5 +1,6 @@
 """--where and --sort: over the keys of the configuration and the figures of the table."""
 
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -84,18 +85,27 @@ def _key(key: str, runs: Sequence[Run], columns: Sequence[Column]) -> str:
             return ending[0]
         if ending:
             raise ConfigError(f"{key}: could be {', '.join(ending)}; give one of these")
-    figures = ", ".join(column.key for column in columns)
-    raise ConfigError(f"{key}: no figure and no key of these runs' configurations; figures: {figures}")
+    figures = [column.key for column in columns]
+    near = {end: name for name in [*names, *figures] for end in (name, name.rsplit(".", 1)[-1])}
+    close = difflib.get_close_matches(key, near, n=1)
+    hint = f"did you mean {near[close[0]]}?" if close else f"figures: {', '.join(figures)}"
+    raise ConfigError(f"{key}: no figure and no key of these runs' configurations; {hint}")
 
 
 def _holds(value: Any, sign: str, wanted: str, condition: str) -> bool:
     number, limit = _number(value), _number(wanted)
     if sign in ("=", "!="):
-        same = number == limit if number is not None and limit is not None else shown(value) == wanted.replace(" ", "")
+        same = number == limit if number is not None and limit is not None else _plain(shown(value)) == _plain(wanted)
         return same == (sign == "=")
     if limit is None:
         raise ConfigError(f"--where {condition}: {sign} needs a number, not {wanted!r}")
     return number is not None and _TESTS[sign](number, limit)
+
+
+def _plain(text: str) -> str:
+    """Without what may be written either way: spaces in a list, and true as YAML or Python have it."""
+    text = text.replace(" ", "")
+    return text.lower() if text.lower() in ("true", "false", "null") else text
 
 
 def _number(value: Any) -> float | None:

@@ -97,16 +97,19 @@ def _spread(found: Comparison) -> list[str]:
 def _cost(found: Comparison) -> list[str]:
     """Of all runs together; an artifact that several share counts once. [] where no time is known."""
     hours: dict[str, tuple[float, float]] = {}
-    runs = found.all_runs
-    for run in runs:
+    runs = []
+    for run in found.all_runs:
         folders = run.provenance.get("artifacts") or {}
-        for stage, spent in stage_hours(run.summary, run.config).items():
+        stages = stage_hours(run.summary, run.config)
+        runs += [run] * bool(stages)
+        for stage, spent in stages.items():
             hours[str(folders.get(stage, (run.folder, stage)))] = spent
     gpu, cpu = (sum(spent[i] for spent in hours.values()) for i in (0, 1))
     text = [f"{gpu:.3g} GPU-hours"] * (gpu > 0) + [f"{cpu:.3g} hours on a CPU"] * (cpu > 0)
     if not text:
         return []
-    spent = " and ".join(text)
-    return [
-        f"{len(runs)} runs took {spent}; what they share counts once." if len(runs) > 1 else f"The run took {spent}."
-    ]
+    spent, unknown = " and ".join(text), len(found.all_runs) - len(runs)
+    told = f"{len(runs)} runs took {spent}; what they share counts once." if len(runs) > 1 else f"The run took {spent}."
+    if unknown:
+        told = told.replace("The run", "1 run") + f" Of {unknown} more the time is not known."
+    return [told]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,8 @@ from eagle3.errors import ConfigError
 STAGES = ("prepare", "extract", "train", "evaluate", "report")
 LARGEST = 2**63 - 1
 """What 64 bits hold: libraries take no larger number."""
+_LONGEST_NAME = 255
+"""Bytes of a file's name on the file systems that there are."""
 BENCH = "bench"
 """Beside the stages: measures the served target, and needs none of them."""
 
@@ -247,6 +250,8 @@ def check_name(name: str) -> None:
     """Raises ConfigError for a name that is no folder's."""
     if not name or "/" in name or name.startswith("."):
         raise ConfigError(f"name: {name!r} names a folder under runs/; use letters, digits, - and _")
+    if (length := len(os.fsencode(name))) > _LONGEST_NAME:
+        raise ConfigError(f"name: {length} bytes are too many for a folder's name; at most {_LONGEST_NAME}")
 
 
 def validate(cfg: Config) -> None:

@@ -62,6 +62,7 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
         reporter.note(f"server ready in {time.monotonic() - began:.0f} s")
         seen = _environment_seen(server, env)
         samples = asyncio.run(_measure(cfg, target, server, reporter))
+    seconds = round(time.monotonic() - began, 1)
     report = parse(server.tree.log.read_text(encoding="utf-8", errors="replace"))
     flags = not_followed(env, report)
     flags += [_from_the_shell(name, value, cfg.nccl.extra) for name, value in _inherited(env).items()]
@@ -70,6 +71,7 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     told = {"profile": cfg.nccl.serving.name, "environment": seen, "not_followed": flags}
     write_json(out / "nccl.json", told | vars(report))
     summary: dict[str, Any] = {"bench/profile": cfg.nccl.serving.name, "bench/not_followed": len(flags)}
+    summary["bench/stage_seconds"] = seconds
     for name, values in samples.items():
         summary |= {name: median(values), f"{name}/smallest": min(values), f"{name}/largest": max(values)}
     write_json(out / "summary.json", {**summary, "samples": samples})

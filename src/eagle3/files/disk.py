@@ -29,6 +29,14 @@ def used_bytes(folder: Path) -> int:
     return sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
 
 
+def system_error(error: BaseException) -> OSError | None:
+    """What the system said, of an error or of those that led to it: torch.save ends with its own, without a cause."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, OSError):
+        at = at.__cause__ or at.__context__
+    return at
+
+
 def disk_error(error: OSError, path: Path) -> DataError:
     """What to tell a user whose disk refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from eagle3.errors import DataError
-from eagle3.files.disk import disk_error
+from eagle3.files.disk import disk_error, system_error
 
 WRITING, PARTIAL = ".writing", ".partial"
 """Suffixes of what a kill leaves beside a file: a folder, or all of the file under another name."""
@@ -50,6 +50,6 @@ def _refused(error: Exception, path: Path) -> DataError:
     number = re.search(r"os error (\d+)", str(error))  # in safetensors' words
     if number is not None:
         error = OSError(int(number[1]), os.strerror(int(number[1])))
-    if isinstance(error, OSError):
-        return disk_error(error, path)
+    if (said := system_error(error)) is not None:
+        return disk_error(said, path)
     return DataError(f"{path} could not be written: {error}. Is there room on its disk?")

@@ -121,6 +121,13 @@ def _training(made: Mapping[str, Any]) -> str | None:
     return Path(folder).name if folder else None
 
 
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / SNAPSHOT).is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def replay_hint(argv: Sequence[str], said: str) -> str | None:
     """What to do where a snapshot does not compose; None where none was asked for.
 
@@ -134,7 +141,7 @@ def replay_hint(argv: Sequence[str], said: str) -> str | None:
             return None
     given = re.search(r"(?:^|\0)(?:--config-dir|-cd)[=\0]([^\0]+)", "\0".join(argv))
     folder = Path(given[1]) if given else None
-    if folder is None or not (folder / SNAPSHOT).is_file():
+    if folder is None or not _is_run(folder):
         return f"snapshot=replay: no {SNAPSHOT} in {folder or 'the search path'}; give --config-dir a run's folder"
     commit = (read_json(folder / PROVENANCE).get("git") or {}).get("commit")
     back = f"; `git checkout {commit}` has them as they were" if commit else ""

@@ -102,7 +102,8 @@ def end_sweep(code: int) -> int:
     if _current is None:
         return code
     if _current.lock is None:
-        (_current.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's; a plan leaves nothing
+        with suppress(OSError):  # a folder that can't be made
+            (_current.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's; a plan leaves nothing
         for folder in (_current.folder, _current.folder.parent):
             with suppress(OSError):  # there was something before
                 folder.rmdir()

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-NAMESPACES = {"prepare": "prepare", "extract": "extract", "train": "train", "evaluate": "eval"}
+NAMESPACES = {"prepare": "prepare", "extract": "extract", "train": "train", "evaluate": "eval", "bench": "bench"}
 """Stage -> where its figures are in a summary."""
 
 
 def gpus(stage: str, config: Mapping[str, Any]) -> int:
     """GPUs that a stage holds; 0 on a CPU. `config`: by dotted key."""
-    serves = stage == "extract" or (stage == "prepare" and bool(config.get("prepare.regenerate")))
+    serves = stage in ("extract", "bench") or (stage == "prepare" and bool(config.get("prepare.regenerate")))
     if serves and config.get("server.device") == "cuda":
         return int(config.get("server.tp") or 1)
     if stage in ("train", "evaluate") and config.get("trainer.accelerator") == "gpu":

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from eagle3.config.origin import KEY
 from eagle3.data.loader import PackedLoader
 from eagle3.errors import Eagle3Error, Interrupted, TrainingError
+from eagle3.files.disk import disk_error, system_error
 from eagle3.training.module import DrafterModule
 from eagle3.training.stop import StopSignal
 
@@ -41,12 +42,11 @@ class AtomicCheckpoints(TorchCheckpointIO):
                 os.fsync(file.fileno())
             beside.replace(path)
         except (OSError, RuntimeError) as error:
+            said = system_error(error)
+            told = f"{path} could not be written ({error})." if said is None else str(disk_error(said, path))
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise TrainingError(
-                f"{path} could not be written ({error}). Make room or fix the folder; the same command continues "
-                "from the checkpoint before."
-            ) from error
+                beside.unlink(missing_ok=True)  # after disk_error looked how much is free: it says why
+            raise TrainingError(f"{told} The same command continues from the checkpoint before.") from error
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
