@@ -13,6 +13,7 @@ import httpx
 
 from eagle3.errors import ServerError, ServerLostError
 from eagle3.server.flags import ServerCommand
+from eagle3.server.parts import Parts
 from eagle3.server.process import ChildTree, check_port, free_port
 
 GAVE_UP = "Received sigquit from a child process"
@@ -36,6 +37,7 @@ class Server:
         self.tree = tree
         self.work = work
         self.url = f"http://{command.host}:{command.port}"
+        self.parts = Parts(tree)
         self.ready: list[dict[str, Any]] = []
         """What each of the plugin's streams reported: boundaries, rank, hidden_size, versions."""
 
@@ -80,6 +82,7 @@ class Server:
         answered: float | None = None
         while True:
             self.check()
+            self.parts.learn()
             answers = self._answers()
             self._read_ready()
             waited = time.monotonic() - began
@@ -128,13 +131,20 @@ class Server:
             self.ready.append(content)
 
     def check(self) -> None:
-        """Raises ServerLostError when the server has died."""
+        """Raises ServerLostError when the server has died, or one of its processes has, for which it would wait."""
         code = self.tree.poll()
         if code is not None:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             if code == -signal.SIGKILL and self.tree.wrote(GAVE_UP):
                 how = "ended itself after one of its processes had failed"
             raise ServerLostError(self._story(f"the server {how}"))
+        if lost := self.parts.lost():
+            raise ServerLostError(
+                self._story(
+                    f"the server runs on without {lost}, which has ended; what ends one alone is most often the "
+                    "kernel, out of memory"
+                )
+            )
 
     def dump_status(self) -> dict[str, Any]:
         """The plugin's figures, summed over its streams; `error` is the first one or None."""
