@@ -17,6 +17,7 @@ TAKEN_FOR_A_RUN = ConfigCompositionException("Ambiguous value for argument 'benc
     [
         ("optim.lrr=1", "optim.lrr: no such key; did you mean optim.lr?"),
         ("optim.lr=abc", "optim.lr: Value 'abc'"),
+        ("server.dp_size=2", "A flag of SGLang's own is set with +server.flags.common.dp_size=..."),
         ("hydra/launcher=slrm", "Could not find 'hydra/launcher/slrm'"),
         ("nccl@nccl.serving=", "Available options in 'nccl'"),
         ("nccl.serving.env.NCCL_ALGO=Ring", "or ++nccl.serving.env.NCCL_ALGO=... where some choices"),

@@ -79,6 +79,15 @@ def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
         Artifact("train", tmp_path / "file" / "x", {}).prepare()
 
 
+def test_a_full_disk_wants_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(Eagle3Error, match=r"\(No space left on device\); make room, or choose another place"):
+        Artifact("train", tmp_path / "x", {}).prepare()
+
+
 def test_broken_json_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(Eagle3Error, match=r"x\.json"):

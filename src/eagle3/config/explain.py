@@ -34,6 +34,8 @@ def explain(error: BaseException) -> str:
         if names and leaf not in names:
             close = difflib.get_close_matches(leaf, names, n=1)
             hint = f"did you mean {key.removesuffix(leaf)}{close[0]}?" if close else f"known here: {', '.join(names)}"
+            if key == f"server.{leaf}" and not close:
+                hint += f". A flag of SGLang's own is set with +server.flags.common.{leaf}=..."
             return f"{key}: no such key; {hint}"
         if "is not in struct" in str(cause):  # a key of a free dictionary, such as server.flags.common
             added = f"write +{key}=..., or ++{key}=... where some choices of a sweep have it"

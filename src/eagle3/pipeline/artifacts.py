@@ -4,6 +4,7 @@ A finished folder holds `DONE`; anything else in it belongs to a stage that was 
 Nothing here knows about tensors.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -63,9 +64,10 @@ class Artifact:
                 json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8"
             )
         except OSError as error:
+            remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
             raise Eagle3Error(
                 f"paths.artifacts: {self.folder} can't be written ({error.strerror}); "
-                "make it writable, or choose another place with paths.artifacts=/folder"
+                f"{remedy}, or choose another place with paths.artifacts=/folder"
             ) from error
 
 
