@@ -72,6 +72,8 @@ def whole(setting: Setting) -> tuple[HiddenStates, Quiet]:
 def intrude(setting: Setting) -> None:
     with pytest.raises(DataError, match=rf"whole is being made by process {os.getpid()} on .* already"):
         setting.extract("whole")
+    titles = {process.name() for process in psutil.Process().children(recursive=True)}
+    assert titles >= {"sglang::scheduler_DP0", "sglang::scheduler_DP1", "sglang::detokenizer"}, "see server/parts.py"
     line = own_process("launch_server").cmdline()
     url = f"http://127.0.0.1:{line[line.index('--port') + 1]}/generate"
     for rid in ("mine", "eagle3-00000000-10", "eagle3-"):  # 10 is a sequence of the dataset; the nonce is another's
