@@ -6,8 +6,9 @@
 # make compat       every SGLang version's source against what the dump plugin uses of it
 # make lock         compile requirements.txt anew after a change of pyproject.toml or requirements.in
 # From any folder: make -C /path/to/eagle3 quickstart.     Another Python: make install PYTHON=python3.12
-ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
-BIN := $(ROOT)/.venv/bin
+# By the shell: make's own functions take a path with a space for two.
+ROOT := $(shell cd "$$(dirname "$(strip $(MAKEFILE_LIST))")" && pwd)
+BIN := "$(ROOT)/.venv/bin"
 export PYTHON
 # Where bytecode is not kept, each of a server's processes compiles SGLang anew: half a minute of CPU.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,32 +17,32 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,8s/^# //p' $(ROOT)/Makefile
+	@sed -n '1,8s/^# //p' "$(ROOT)/Makefile"
 
 quickstart: install
-	$(BIN)/python $(ROOT)/run.py experiment=quickstart
+	$(BIN)/python "$(ROOT)/run.py" experiment=quickstart
 
 install:
-	@bash $(ROOT)/scripts/install.sh
+	@bash "$(ROOT)/scripts/install.sh"
 
 test: install
-	cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	cd "$(ROOT)" && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 torture: install
-	cd $(ROOT) && EAGLE3_KILLS=$${EAGLE3_KILLS:-20} $(BIN)/python -m pytest -n 0 -s tests/e2e/test_losses.py -k killed
+	cd "$(ROOT)" && EAGLE3_KILLS=$${EAGLE3_KILLS:-20} $(BIN)/python -m pytest -n 0 -s tests/e2e/test_losses.py -k killed
 
 parity: install
-	cd $(ROOT) && $(BIN)/python -m pytest tests/parity -o python_files='parity_*.py'
+	cd "$(ROOT)" && $(BIN)/python -m pytest tests/parity -o python_files='parity_*.py'
 
 compat: install
-	cd $(ROOT) && $(BIN)/python -m tests.compat
+	cd "$(ROOT)" && $(BIN)/python -m tests.compat
 
 check: install
-	cd $(ROOT) && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+	cd "$(ROOT)" && $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
 
 format: install
-	cd $(ROOT) && $(BIN)/ruff check --fix . && $(BIN)/ruff format .
+	cd "$(ROOT)" && $(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 lock:
-	cd $(ROOT) && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --prerelease=allow --no-emit-index-url \
+	cd "$(ROOT)" && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --prerelease=allow --no-emit-index-url \
 	  --no-annotate --no-header --no-emit-package eagle3 requirements.in --output-file requirements.txt

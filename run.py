@@ -11,10 +11,15 @@ import sys
 
 gc.disable()  # what imports make stays; to look through it again and again is a fifth of the start
 
-import hydra  # noqa: E402
-from omegaconf import DictConfig  # noqa: E402
+try:
+    import hydra
+    from omegaconf import DictConfig
 
-from eagle3 import config, pipeline  # noqa: E402
+    from eagle3 import config, pipeline
+except ModuleNotFoundError as error:  # another Python than the project's, or the folder was moved after its install
+    root = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - a start without pathlib is a faster one
+    told = f"error: {sys.executable} has no module {error.name}"
+    sys.exit(f"{told}: run `make install` in {root} (again, if it was moved), and use {root}/.venv/bin/python")
 
 gc.freeze()
 gc.enable()
