@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.training.made import load_job, make_job, write_job
 from tests.training.running import rows, run, same, summary, weights
 
+from eagle3.errors import TrainingError
 from eagle3.metrics import JsonlReporter, Tail
 from eagle3.pipeline.child import run_child
 from eagle3.training.checkpoints import load_checkpoint
@@ -122,6 +124,24 @@ class Heard:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("", "killed (SIGKILL); was memory short?; it has said nothing\n(log: "),
+        ("boom", "short?; the end of its log:\nboom\n(log: "),
+    ],
+)
+def test_one_that_is_killed_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, told: str
+) -> None:
+    words = f"print({says!r}, flush=True)" if says else ""
+    (tmp_path / "quits.py").write_text(f"import os, signal\n{words}\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(TrainingError) as raised:
+        run_child("quits", {}, tmp_path, tmp_path / "train.log", Heard())
+    assert told in str(raised.value)
 
 
 def test_what_an_earlier_start_said_is_not_said_as_new(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eagle3.errors import DataError
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 
 
 def existing_parent(path: Path) -> Path:
@@ -48,5 +48,7 @@ def disk_error(error: OSError, path: Path) -> DataError:
 
 
 def gib(n: int) -> str:
-    """Bytes in GiB, whole from ten on."""
+    """Bytes in GiB, whole from ten on; what is little in MiB, so that too few are never "0.00 GiB too few"."""
+    if n < GIB // 10:
+        return f"{n / MIB:,.2f} MiB"
     return f"{n / GIB:,.0f} GiB" if n >= 10 * GIB else f"{n / GIB:,.2f} GiB"

@@ -58,10 +58,9 @@ def run_child(module: str, job: dict[str, Any], out: Path, log: Path, reporter: 
     if said:  # and what to do, which the child alone knows
         kind = ConfigError if code == EXIT_BAD_CONFIG else TrainingError
         raise kind(f"{said[-1].removeprefix('error: ')}\n(log: {log})")
-    raise TrainingError(
-        f"{_how(code)}; the end of its log:\n{child.tail(15)}\n"
-        f"(log: {log}; what was saved is kept: the same command continues)"
-    )
+    end = child.tail(15).strip("\n")
+    words = f"; the end of its log:\n{end}" if end else "; it has said nothing"
+    raise TrainingError(f"{_how(code)}{words}\n(log: {log}; what was saved is kept: the same command continues)")
 
 
 def _how(code: int) -> str:
