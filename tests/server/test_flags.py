@@ -95,6 +95,18 @@ def test_an_unknown_flag_is_refused_with_what_is_close():
         server_command(config(common={"mem_fraction_statik": 0.5}), "serving", "M")
 
 
+@pytest.mark.parametrize("value", ["foo", "", True, [2], {"a": 1}])
+def test_a_number_is_wanted_where_sglang_declares_one(value):
+    for name in ("dp_size", "mem_fraction_static", "max_total_tokens"):
+        with pytest.raises(ConfigError, match=rf"server\.flags\.common\.{name}=.*takes a number there"):
+            server_command(config(common={name: value}), "serving", "M")
+
+
+@pytest.mark.parametrize("value", [2, 0.5, "2", "1k", ".5", None, False])
+def test_what_may_be_a_number_is_sglang_s_to_judge(value):
+    server_command(config(common={"max_total_tokens": value}), "serving", "M")
+
+
 def test_the_cpu_s_cache_is_bounded_in_tokens_and_other_programs_may_take_most_of_the_memory_meanwhile():
     argv = server_command(config(), "extraction", "M").argv
     assert int(value(argv, "--max-total-tokens")) >= 16384
@@ -216,12 +228,18 @@ def test_the_flags_are_those_of_sglang_itself():
     """What is read from the source against what the installed command line really takes."""
     code = (
         "import argparse; from sglang.srt.server_args import ServerArgs; p = argparse.ArgumentParser(); "
-        "ServerArgs.add_cli_args(p); print('FLAGS', *(o for a in p._actions for o in a.option_strings))"
+        "ServerArgs.add_cli_args(p); print('FLAGS', *(o for a in p._actions for o in a.option_strings)); "
+        "print('OTHERS', *(o for a in p._actions for o in a.option_strings if a.type in (None, str)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FLAGS")]
-    real = {word[2:].replace("-", "_") for word in line.split()[1:] if word.startswith("--")} - {"help"}
-    found = installed(None).flags
+
+    def printed(begin: str) -> set[str]:
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(begin)]
+        return {word[2:].replace("-", "_") for word in line.split()[1:] if word.startswith("--")} - {"help"}
+
+    real, found = printed("FLAGS"), installed(None).flags
+    assert len(installed(None).numbers) > 50
+    assert installed(None).numbers & printed("OTHERS") == set()
     assert real - found == set()
     assert len(found - real) < len(real) // 20, sorted(found - real)
 

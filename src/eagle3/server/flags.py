@@ -195,8 +195,17 @@ def _chosen(cfg: Config, role: Role, fixed: Mapping[str, Any], sglang: Installed
                 refuse(key, name, value)
             if not sglang.takes(name):
                 raise ConfigError(f"{key}: SGLang {sglang.version} has no such flag{_similar(name, sglang)}")
+            if name in sglang.numbers and not _may_be_number(value):
+                raise ConfigError(f"{key}={value!r}: SGLang {sglang.version} takes a number there")
             out[name] = value
     return out
+
+
+def _may_be_number(value: Any) -> bool:
+    """Also of texts that SGLang itself makes a number of (`1k`); null and false leave the flag away."""
+    if isinstance(value, str):
+        return re.match(r"\s*[-+]?\.?\d", value) is not None
+    return value is None or (isinstance(value, (int, float)) and value is not True)
 
 
 def _similar(name: str, sglang: Installed) -> str:
