@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from eagle3.config.schema import Config, DatasetConfig, ServerConfig, TargetConf
 from eagle3.errors import ServerError
 from eagle3.server.flags import server_command
 from eagle3.server.launch import Server
-from eagle3.server.process import HIGHEST_PORT, ChildTree, check_port, free_port
+from eagle3.server.process import PORTS, SYSTEM_PORTS, ChildTree, check_port, free_port
 
 FAMILY = """
 import os, signal, subprocess, sys, time
@@ -179,6 +180,31 @@ def test_a_server_that_dies_tells_its_last_lines(tmp_path):
         Server.start(serving(tmp_path), log=tmp_path / "server.log", timeout_s=600)
 
 
-def test_a_free_port_leaves_room_for_those_that_sglang_derives_from_it():
-    """The system hands out higher ones too: of two hundred, some tens."""
-    assert all(1024 < free_port("127.0.0.1") <= HIGHEST_PORT for _ in range(200))
+def test_a_free_port_is_none_that_the_system_gives_to_a_connection_before_the_server_listens():
+    lowest = int(SYSTEM_PORTS.read_text().split()[0])
+    ports = [free_port("127.0.0.1") for _ in range(200)]
+    assert all(1024 < port < lowest for port in ports)
+    assert max(ports) + 10_000 <= 65535, "SGLang derives other ports from it"
+    assert len(set(ports)) > 150, "two servers that start at once seldom draw the same"
+
+
+@pytest.mark.parametrize("said", ["1024 60999", "", "much"])
+def test_where_the_system_gives_nearly_all_ports_or_does_not_say(tmp_path, monkeypatch, said):
+    (tmp_path / "range").write_text(said)
+    monkeypatch.setattr("eagle3.server.process.SYSTEM_PORTS", tmp_path / "range")
+    assert PORTS[0] <= free_port("127.0.0.1") < PORTS[1]
+
+
+def test_a_taken_port_is_not_drawn(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port("127.0.0.1")))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("eagle3.server.process.PORTS", (port, port + 1))
+        monkeypatch.setattr("eagle3.server.process.SYSTEM_PORTS", Path("/nothing"))
+        with pytest.raises(ServerError, match="no free port was found"):
+            free_port("127.0.0.1")
+
+
+def test_a_host_that_is_not_this_machine():
+    with pytest.raises(ServerError, match=r"server\.host=192\.0\.2\.1: .*127\.0\.0\.1 is this machine"):
+        free_port("192.0.2.1")

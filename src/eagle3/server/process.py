@@ -2,7 +2,9 @@
 
 import atexit
 import contextlib
+import errno
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,9 +19,11 @@ import psutil
 from eagle3.errors import ServerError
 from eagle3.server import warden
 
-HIGHEST_PORT, PORT_TRIES = 55535, 100
-"""SGLang 0.5.11 to 0.5.15 adds 10,000 to its port for a gRPC server that is off, and ends when that is too much."""
-
+PORTS = (10_240, 32_768)
+"""From which a free port is drawn, the second one excluded. SGLang 0.5.11 to 0.5.15 adds 10,000 to its port for a gRPC
+server that is off, and ends when that is too much."""
+SYSTEM_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORT_TRIES = 100
 
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """Not passed on: without bytecode each of a server's processes compiles SGLang anew, which is 15 s of CPU or more."""
@@ -153,19 +157,34 @@ def _signals_held() -> Iterator[None]:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on right now. Raises ServerError when `host` is no address of this machine."""
-    port = 0
+    """A port that nobody has, and that the system gives nobody unasked.
+
+    A server listens some ten seconds after this, and until then connections of other programs are given ports all the
+    time: one of the system's own choice would be taken by then now and again.
+
+    Raises ServerError when `host` is no address of this machine, or has no port left.
+    """
     for _ in range(PORT_TRIES):
+        port = random.SystemRandom().randrange(*_own_ports())
         with socket.socket() as probe:
             try:
-                probe.bind((host, 0))
+                probe.bind((host, port))
             except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    continue
                 text = f"server.host={host}: {error.strerror or error}; 127.0.0.1 is this machine"
                 raise ServerError(text) from error
-            port = int(probe.getsockname()[1])
-        if port <= HIGHEST_PORT:
-            break
-    return port
+            return port
+    raise ServerError(f"server.host={host}: no free port was found; set server.port")
+
+
+def _own_ports() -> tuple[int, int]:
+    """Those of PORTS that are below the system's own, unless these leave next to nothing."""
+    try:
+        lowest = int(SYSTEM_PORTS.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return PORTS
+    return (PORTS[0], min(lowest, PORTS[1])) if lowest > PORTS[0] + 1000 else PORTS
 
 
 def check_port(host: str, port: int) -> None:
