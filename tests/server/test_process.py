@@ -146,7 +146,6 @@ def test_a_command_that_is_not_there_ends_as_one(tmp_path):
 
 
 def test_a_taken_port_is_named():
-    import socket
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
