@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.cli.speaking import spoken
 from tests.data.small_datasets import write
 from tests.drafter.targets import make_target
 from tests.tracking.artifact_samples import write_all, write_drafter
@@ -26,12 +27,6 @@ from eagle3.errors import Eagle3Error
 from eagle3.target.info import TargetInfo
 
 Usage = namedtuple("Usage", "total used free")
-
-
-def spoken(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(words)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_help_is_fast_and_whole() -> None:

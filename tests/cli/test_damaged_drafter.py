@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.drafter.foreign import BOUNDARIES, as_others, make_ours, rewrite
+from tests.cli.speaking import spoken
+from tests.drafter.foreign import BOUNDARIES, make_ours, rewrite
 from tests.drafter.targets import make_target
 
 from eagle3.cli import main
@@ -18,11 +19,6 @@ from eagle3.drafter.shape import DrafterShape
 from eagle3.target.info import TargetInfo
 
 IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> TargetInfo:
-    return make_target(tmp_path / "target")
 
 
 @pytest.fixture
@@ -38,19 +34,6 @@ def run(tmp_path: Path, target: TargetInfo) -> Path:
     (run / "config.yaml").write_text("until: report\nevaluate: {drafter: null}\nloss: {ttt_steps: 5}\n")
     (run / "DONE").touch()
     return run
-
-
-@pytest.fixture
-def theirs(tmp_path: Path, target: TargetInfo) -> Path:
-    make_ours(tmp_path / "theirs", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
-    as_others(tmp_path / "theirs")
-    return tmp_path / "theirs"
-
-
-def spoken(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def as_folder(file: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.cli.speaking import spoken
 from tests.drafter.foreign import BOUNDARIES, as_others, make_ours, rewrite
 from tests.drafter.targets import make_target
 
-from eagle3.cli import main
 from eagle3.config.schema import DrafterConfig
 from eagle3.drafter.shape import DrafterShape
 from eagle3.target.info import TargetInfo
@@ -35,12 +35,6 @@ def run(tmp_path: Path) -> tuple[TargetInfo, Path]:
     figures |= {"train/sequences": 216, "train/held_out_sequences": 24}
     (folder / "report" / "summary.json").write_text(json.dumps(figures))
     return target, folder
-
-
-def spoken(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def plain(config: dict[str, Any]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.speaking import spoken
 from tests.data.exchange_cases import LENGTHS, Silent, back, there, write_states, write_target
 from tests.data.small_datasets import SHAPE, prompts_of, write
 
-from eagle3.cli import main
 from eagle3.data.layout import ShardLayout
 from eagle3.data.ledger import BASE_ID
 from eagle3.data.manifest import Manifest
@@ -18,12 +18,6 @@ from eagle3.data.shards import HiddenStates
 from eagle3.target.info import TargetInfo
 
 TINY = 12 * SHAPE.token_bytes / (1 << 30)
-
-
-def spoken(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(words)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def half_done(folder: Path) -> Manifest:

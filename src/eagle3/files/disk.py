@@ -37,9 +37,14 @@ def system_error(error: BaseException) -> OSError | None:
     return at
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a write was refused for want of room, on the disk or in a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def disk_error(error: OSError, path: Path) -> DataError:
     """What to tell a user whose disk refused a write."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return DataError(
             f"The disk is full: {path} could not be written ({gib(free_bytes(path))} free). Free some space, then run "
             "the same command again."

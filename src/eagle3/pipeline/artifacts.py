@@ -4,7 +4,6 @@ A finished folder holds `DONE`; anything else in it belongs to a stage that was 
 Nothing here knows about tensors.
 """
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eagle3.errors import Eagle3Error
+from eagle3.files.disk import is_full
 from eagle3.metrics import Reporter
 
 DONE, LOCK = "DONE", "LOCK"
@@ -64,7 +64,7 @@ class Artifact:
                 json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8"
             )
         except OSError as error:
-            remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
+            remedy = "make room" if is_full(error) else "make it writable"
             raise Eagle3Error(
                 f"paths.artifacts: {self.folder} can't be written ({error.strerror}); "
                 f"{remedy}, or choose another place with paths.artifacts=/folder"

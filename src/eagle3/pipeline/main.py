@@ -27,6 +27,7 @@ from eagle3.config.provenance import provenance
 from eagle3.config.secrets import check_secrets
 from eagle3.config.validate import BENCH
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.files.disk import is_full
 from eagle3.pipeline import sweep_plan
 from eagle3.pipeline.inputs import keep_inputs
 from eagle3.pipeline.replay import Replay, replay_hint
@@ -145,7 +146,7 @@ def _refused(error: OSError) -> str:
     """Which file, what the system says, and what to do. Of a copy it is the second file that is written."""
     where = error.filename2 or error.filename
     told = f"{where}: {error.strerror}" if where else str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full(error) or error.errno == errno.EFBIG:
         place = "there" if where else "on the disks of paths.runs and paths.artifacts"
         return f"{told}; make room {place}, or choose others with paths.runs=/folder, paths.artifacts=/folder"
     if isinstance(error, FileNotFoundError):
