@@ -37,6 +37,12 @@ def rows(out: Path, stage: str) -> dict[int, dict[str, float]]:
     return found
 
 
+def continued(out: Path) -> list[str]:
+    """What was said of where a training goes on."""
+    notes = [row["note"] for row in Tail(out / "metrics.jsonl").rows() if "note" in row]
+    return [note for note in notes if note.startswith("goes on")]
+
+
 def summary(out: Path) -> dict[str, float]:
     """summary.json without what depends on the clock."""
     found = json.loads((out / "summary.json").read_text())

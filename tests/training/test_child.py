@@ -46,7 +46,7 @@ def test_kill_at_random_steps_ends_with_the_same_weights(tmp_path: Path) -> None
     job = write_job(tmp_path, killed, trainer=TRAINER)
     tail = Tail(killed / "metrics.jsonl")
     seed = time.time_ns()
-    steps = sorted(random.Random(seed).sample(range(1, total - 20), 2))
+    steps, at = sorted(random.Random(seed).sample(range(1, total - 20), 2)), 0
     for step in steps:
         with start(job) as child:
             wait_for_step(child, tail, step)
@@ -61,6 +61,7 @@ def test_kill_at_random_steps_ends_with_the_same_weights(tmp_path: Path) -> None
     assert summary(killed) == summary(whole.out)
     assert rows(killed, "val") == rows(whole.out, "val")
     assert "Lightning" not in output + errors
+    assert output.count(f"goes on from step {at} of {total} (epoch ") == output.count("\n") == 1
 
 
 def test_the_row_after_a_torn_one_is_whole(tmp_path: Path) -> None:

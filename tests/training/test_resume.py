@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.training.made import load_job, make_job
-from tests.training.running import rows, run, same, summary, weights
+from tests.training.running import continued, rows, run, same, summary, weights
 
 from eagle3.data.loader import PackedLoader, SequentialLoader
 from eagle3.errors import DataError, Interrupted
@@ -63,12 +63,17 @@ def test_every_checkpoint_continues_exactly(
     assert len(copies) >= 2
     order = dict(seen)
     training, validation = rows(whole.out, "train"), rows(whole.out, "val")
+    assert continued(whole.out) == []
+    total = int(summary(whole.out)["train/steps"])
 
     for copy in copies:
         step = load_checkpoint(copy / "checkpoints" / "last.ckpt")["global_step"]
         seen.clear()
         run(load_job(tmp_path, copy, trainer=trainer, drafter=drafter))
         check_same_end(copy, whole.out)
+        epoch = 1 + sum(end <= step for end in validation if end < total)  # each but the last ends where one began
+        said = [f"goes on from step {step} of {total} (epoch {epoch})"]
+        assert continued(copy) == (said if rows(copy, "train") or rows(copy, "val") else [])
         assert dict(seen).items() <= order.items()
         assert rows(copy, "train") == {s: row for s, row in training.items() if s > step}
         assert rows(copy, "val") == {s: row for s, row in validation.items() if s > step}
@@ -117,7 +122,10 @@ def test_signals_save_and_continue(
                 run(stopped)
         assert len(rows(stopped.out, "val")) == validations
         assert not (stopped.out / "summary.json").exists()
+        assert continued(stopped.out) == []
         run(stopped)
+        assert len(continued(stopped.out)) == 1
+        assert f"(epoch {validations + 1})" in continued(stopped.out)[0]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

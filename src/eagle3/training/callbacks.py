@@ -68,8 +68,16 @@ class Metrics(Callback):
         self._reported_step = trainer.global_step
         self._mark()
         assert isinstance(pl_module, DrafterModule)
+        if trainer.global_step:
+            self._say_where(trainer, pl_module.total_steps)
         # The first figures may be minutes away.
         self.reporter.progress(trainer.global_step, pl_module.total_steps, unit="steps")
+
+    def _say_where(self, trainer: pl.Trainer, total: int) -> None:
+        """Of a training that continues: once, to whoever watches, and in each rank's log."""
+        text = f"goes on from step {trainer.global_step:,} of {total:,} (epoch {trainer.current_epoch + 1})"
+        self.reporter.note(text)
+        print(text, flush=True)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
