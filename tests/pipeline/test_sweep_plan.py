@@ -84,3 +84,24 @@ def test_a_failure_of_all_jobs_is_told_briefly_and_fail_fast_stops(place: Path) 
     code, output = run(["-m", *tiny, "name=a/b", "seed=0,1"], place)
     assert code == 2, output
     assert not (place / "runs" / "a").exists()
+
+
+def test_a_place_that_cant_be_written_is_told_and_nothing_is_made(place: Path) -> None:
+    """By the plan of one run and of a sweep, with a real run's words and exit code."""
+    (place / "runs").mkdir(exist_ok=True)
+    there, before = place / "chat.jsonl", sorted(place.rglob("*"))  # a file: not even root makes a folder below it
+    says = f"paths.artifacts: {there} can't be written (Not a directory); make it writable, or choose another place"
+    given = [*overrides(place), f"paths.artifacts={there}"]
+    code, output = run([*given, "mode=plan"], place)
+    assert code == 1, output
+    assert f"error: {says}" in output
+    assert "train: made" in output
+    code, output = plan(place, "layers", "layers.boundaries=[1,3,5],[2,4,5]", "seed=0", f"paths.artifacts={there}/x")
+    assert code == 1, output
+    assert f"error: job 0, 1: {says}" in output
+    assert "train     2 made, for 2 jobs" in output
+    assert sorted(place.rglob("*")) == before
+    code, output = run(given, place)
+    assert code == 1, output
+    assert f"error: paths.artifacts: {there}/prepare/" in output
+    assert says.partition(" can't")[2] in output

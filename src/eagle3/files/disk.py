@@ -1,6 +1,7 @@
 """What is free on a disk, and the words for one that refuses."""
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,16 @@ def existing_parent(path: Path) -> Path:
 def free_bytes(folder: Path) -> int:
     """Bytes that a user may still write to the file system which `folder` is or will be on."""
     return shutil.disk_usage(existing_parent(folder)).free
+
+
+def require_writable(folder: Path) -> None:
+    """Makes nothing. Raises OSError, as making something in the folder would, be it there already or not."""
+    there = existing_parent(folder)
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        number = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number, os.strerror(number), str(there))
 
 
 def used_bytes(folder: Path) -> int:

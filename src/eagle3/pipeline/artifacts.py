@@ -64,11 +64,16 @@ class Artifact:
                 json.dumps(self.inputs, indent=2, default=str) + "\n", encoding="utf-8"
             )
         except OSError as error:
-            remedy = "make room" if is_full(error) else "make it writable"
-            raise Eagle3Error(
-                f"paths.artifacts: {self.folder} can't be written ({error.strerror}); "
-                f"{remedy}, or choose another place with paths.artifacts=/folder"
-            ) from error
+            raise Eagle3Error(unwritable(self.folder, error)) from error
+
+
+def unwritable(folder: Path, error: OSError) -> str:
+    """What to tell a user whose artifacts can't be written."""
+    remedy = "make room" if is_full(error) else "make it writable"
+    return (
+        f"paths.artifacts: {folder} can't be written ({error.strerror}); "
+        f"{remedy}, or choose another place with paths.artifacts=/folder"
+    )
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from eagle3.config.provenance import provenance
 from eagle3.config.secrets import check_secrets
 from eagle3.config.validate import BENCH
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
-from eagle3.files.disk import is_full
+from eagle3.files.disk import is_full, require_writable
 from eagle3.pipeline import sweep_plan
 from eagle3.pipeline.inputs import keep_inputs
 from eagle3.pipeline.replay import Replay, replay_hint
@@ -188,6 +188,7 @@ def run_job(cfg: DictConfig) -> None:
 
             if record is None:
                 print_plan(typed)
+                require_writable(run_dir)
             else:
                 sweep_plan.add(record, plan_of(typed))
         elif record is not None:

@@ -16,9 +16,9 @@ from eagle3.config.schema import DraftSetting, NcclProfile
 from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes
-from eagle3.errors import ConfigError, ServerError
-from eagle3.files.disk import free_bytes, gib, used_bytes
-from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.errors import ConfigError, Eagle3Error, ServerError
+from eagle3.files.disk import free_bytes, gib, require_writable, used_bytes
+from eagle3.pipeline.artifacts import Artifact, read_json, unwritable
 from eagle3.pipeline.bench import bench_details
 from eagle3.pipeline.child import JOB_FILE, training_module
 from eagle3.pipeline.fit import require_fit
@@ -64,6 +64,8 @@ class Plan:
     lines: list[Line] = field(default_factory=list)
     missing: str | None = None
     """What must be there before it can run, and is not."""
+    refused: str | None = None
+    """A folder of the artifacts that a run could not write, and what to do."""
 
     def head(self) -> str:
         return f"target    {self.target}\nwandb     {self.tracking}\n"
@@ -256,14 +258,34 @@ def plan_of(cfg: Config) -> Plan:
         plan.lines = _lines(cfg, target, stages_of(cfg, target) if target is not None and here else None)
     if cfg.until == BENCH or cfg.bench.in_run:
         plan.lines.append(_bench_line(cfg, target))
+    plan.refused = _refused(plan)
     return plan
 
 
+def _refused(plan: Plan) -> str | None:
+    """The first folder that can't be written, of those that a run would write."""
+    for line in plan.lines:
+        folder = plan.root / line.writes
+        try:
+            if line.state != "reused":
+                require_writable(folder)
+        except OSError as error:
+            return unwritable(Path(error.filename), error)
+    return None
+
+
 def print_plan(cfg: Config) -> None:
-    """Prints the plan. Raises ConfigError as plan_of."""
+    """Prints the plan.
+
+    Raises:
+        ConfigError: as plan_of.
+        Eagle3Error: the artifacts can't be written.
+    """
     plan = plan_of(cfg)
     print(f"plan of {plan.name}: nothing is started\n\n{plan.head()}")
     for line in plan.lines:
         print(line.text())
     if plan.missing:
         print(f"before it can run: {plan.missing}")
+    if plan.refused:
+        raise Eagle3Error(plan.refused)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE
+from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED
 from eagle3.files.disk import free_bytes, gib
 from eagle3.pipeline.plan import Line, Plan
 from eagle3.pipeline.sweep_table import Record, varied
@@ -32,7 +32,8 @@ def add(record: Record, plan: Plan | str) -> None:
 
 
 def print_sweep_plan() -> int:
-    """Prints the plan of all jobs that were added. Gives the exit code: 2 where one of them can't run."""
+    """Prints the plan of all jobs that were added. Gives the exit code: 2 where one of them can't run, 1 where what it
+    makes can't be written."""
     jobs = list(_jobs)
     if not jobs:
         return EXIT_DONE
@@ -60,9 +61,10 @@ def print_sweep_plan() -> int:
                 print("\n".join(f"    {detail}" for detail in line.details))
         print("".join(f"  of job {number}: {', '.join(stages)}\n" for number, stages in others.items()))
     failed = _by_text(jobs, lambda job: job.plan if isinstance(job.plan, str) else None)
-    for text, numbers in failed.items():
+    refused = _by_text(jobs, lambda job: job.plan.refused if isinstance(job.plan, Plan) else None)
+    for text, numbers in [*failed.items(), *refused.items()]:
         print(f"error: {numbers}: {text}", file=sys.stderr)
-    return EXIT_BAD_CONFIG if failed else EXIT_DONE
+    return EXIT_BAD_CONFIG if failed else EXIT_FAILED if refused else EXIT_DONE
 
 
 def _by_text(jobs: list[_Job], text_of: Callable[[_Job], str | None]) -> dict[str, str]:
