@@ -4,8 +4,8 @@
     python bench/serve.py TARGET THEIRS --out OUT evaluate.prompts=[chat,code] target.trust_remote_code=true
 
 OUT/{served.md,summary.json,loads.jsonl} are as `evaluate=served` writes them (docs/serving.md), with a drafter of
-random weights beside it, whose accept length must be 1.0. Then OUT/agreement.json: the same prompts without a server,
-by `evaluate=chain`; its accept length must be the served one's within 2%.
+random weights beside it, whose accept length must be 1.0. Then OUT/chain: the greedy answers followed without a server,
+by `evaluate=chain evaluate.follow=OUT`; the accept length must be the served one's within 2%.
 
 Stopped or killed, the same command goes on; finished, it says the same again: give another OUT to measure anew. With
 another drafter, other overrides, another SGLang or machine, OUT is begun anew.
@@ -30,9 +30,7 @@ from eagle3.config.load import PROJECT, load, register
 from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, Eagle3Error
-from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain_run import run_chains
-from eagle3.evaluation.figures import name_of
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.served import PAGE, run_served
 from eagle3.evaluation.sets import require_sets
@@ -144,11 +142,11 @@ def begin(out: Path, wanted: dict[str, Any]) -> None:
 def compare(
     cfg: Config, info: TargetInfo, drafter: Path, prepared: Path | None, out: Path, reporter: ConsoleReporter
 ) -> None:
-    """Writes OUT/chain and OUT/agreement.json, and prints it; nothing without a greedy setting of topk 1."""
+    """Writes OUT/chain; nothing without a greedy setting of topk 1."""
     setting = next((draft for draft in cfg.evaluate.drafts if draft.topk == 1), None)
     if setting is None or 0.0 not in cfg.evaluate.temperatures:
         return
-    evaluate = dataclasses.replace(cfg.evaluate, kind="chain", drafts=[setting], untrained=False)
+    evaluate = dataclasses.replace(cfg.evaluate, kind="chain", drafts=[setting], untrained=False, follow=str(out))
     trainer = dataclasses.replace(cfg.trainer, accelerator="gpu" if cfg.server.device == "cuda" else "cpu")
     changed = dataclasses.replace(cfg, evaluate=evaluate, trainer=trainer)
     chained = out / "chain"
@@ -157,9 +155,6 @@ def compare(
     machine = Machine.of(trainer, devices=1)
     run_chains(changed, info, drafter, prepared, chained, machine, FanOut(reporter, own))
     own.close()
-    found = agreement(out, chained, name_of(setting)).row()
-    write_json(out / "agreement.json", found)
-    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@
 | extract | hidden states, proven right | tokens, tokens/s |
 | train | a drafter; its acceptance simulated on held-out conversations | seconds, tokens/s, accept length |
 | serve | served with and without it, at several settings; random weights beside it | speed-up, accept length |
-| chain | the same without a server, on chat and held-out prompts | accept length, and how far from the served one |
+| chain | the same without a server, on chat and held-out prompts | accept length |
+| follow | the served answers once more without a server | how far from the served accept length |
 | curve | shorter trainings, each with its own schedule | accept length against tokens trained on |
 | export | for the installed SGLang and for vLLM, verified | the folders |
 
@@ -31,14 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.load import PROJECT
-from eagle3.evaluation.agreement import agreement
 from eagle3.files.json_file import write_json
 from eagle3.server.arguments import installed
 from eagle3.tracking.results import Stage, read_json
 from prompts import write_prompts
-
-CHAINED = "s3k1d4"
-"""Of the settings that are served, the one that the chain repeats: the first of topk 1 with three steps."""
 
 
 class Way:
@@ -47,7 +44,8 @@ class Way:
 
     @property
     def steps(self) -> dict[str, Callable[[], dict[str, Any]]]:
-        steps = (self.prompts, self.prepare, self.extract, self.train, self.serve, self.chain, self.curve, self.export)
+        steps = (self.prompts, self.prepare, self.extract, self.train, self.serve)
+        steps += (self.chain, self.follow, self.curve, self.export)
         return {step.__name__: step for step in steps}
 
     def run(self, name: str, *overrides: str) -> dict[str, Any]:
@@ -107,8 +105,13 @@ class Way:
         return {name: value for name, value in found.items() if name.startswith(("eval/", "serve/"))}
 
     def chain(self) -> dict[str, Any]:
-        self.run("chain", "evaluate=chain", "evaluate.prompts=[chat,held_out]", "evaluate.untrained=false")
-        return agreement(self.artifact("serve"), self.artifact("chain"), CHAINED).row()
+        found = self.run("chain", "evaluate=chain", "evaluate.prompts=[chat,held_out]", "evaluate.untrained=false")
+        return {name: value for name, value in found.items() if name.startswith("eval/")}
+
+    def follow(self) -> dict[str, Any]:
+        served = f"evaluate.follow={self.artifact('serve')}"
+        found = self.run("follow", "evaluate=chain", "evaluate.untrained=false", served)
+        return {name: value for name, value in found.items() if name.startswith(("eval/acc", "eval/followed/"))}
 
     def artifact(self, name: str) -> Path:
         """The evaluation of a run."""

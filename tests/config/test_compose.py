@@ -104,6 +104,7 @@ def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None
         (["trainer.nodes=2", "trainer.master=node0"], "trainer.master: node0"),
         (["trainer.master=10.0.0.1:29500"], "trainer.master"),
         (["evaluate=served"], "evaluate.kind: served, with server.device=cpu"),
+        (["evaluate=served", "server=cuda", "evaluate.follow=runs/x"], "evaluate.follow: served answers"),
         (
             ["evaluate=served", "server=cuda", "evaluate.beside=true"],
             "evaluate.beside: true, without server.flags.serving",

@@ -168,6 +168,7 @@ def loads_of(made: Path) -> list[Load]:
 def test_chain_and_server_count_the_same(made: Path) -> None:
     found = agreement(made / "served", made / "chain", SETTING)
     assert found.prompts == found.same_answers == len(WORDS)
+    assert found.same_passes == len(WORDS)
     assert found.served > 2, "there is something to measure"
     assert found.chain == found.served
     rows = {row["key"]: row for row in map(json.loads, (made / "chain" / "chains.jsonl").read_text().splitlines())}
@@ -176,6 +177,15 @@ def test_chain_and_server_count_the_same(made: Path) -> None:
         counts = [round_["accepted"] for round_ in rows[reply.key]["rounds"]]
         assert [counts.count(k) for k in range(len(reply.histogram))] == reply.histogram, reply.key
         assert reply.passes == len(counts)
+
+
+def test_a_chain_that_follows_the_served_answers_counts_the_same(made: Path, tmp_path: Path) -> None:
+    cfg = config(made, kind="chain", untrained=False, follow=str(made / "served"))
+    said = JsonlReporter(tmp_path / "metrics.jsonl")
+    machine = Machine.of(cfg.trainer, devices=1)
+    found = run_chains(cfg, read_info(made / "model"), made / "drafter", None, tmp_path, machine, said)
+    assert found["eval/followed/same_passes"] == len(WORDS)
+    assert found["eval/followed/chain_over_served"] == 1
 
 
 def test_rounds_in_turn_and_what_is_said_of_them(made: Path) -> None:

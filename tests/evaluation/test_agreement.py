@@ -7,7 +7,7 @@ import pytest
 from tests.evaluation.recorded_loads import SETTING, loads, reply
 
 from eagle3.errors import DataError
-from eagle3.evaluation.agreement import agreement
+from eagle3.evaluation.agreement import agreement, greedy_replies
 from eagle3.evaluation.load import Load
 from eagle3.files.json_lines import sealed
 
@@ -28,14 +28,19 @@ def test_the_same_counts_agree(tmp_path: Path) -> None:
     first, second = [0, 0, 1, 1, 2, 3, 3, 3], [0, 0, 0, 0, 0, 1, 1, 2]
     chains = [row("a", list(range(100, 120)), first), row("b", [200, 9], second, "code"), row("c", [1], [3] * 9)]
     found = agreement(*write(tmp_path, loads([1.5, 1.4]), chains), SETTING)
-    assert (found.prompts, found.same_answers) == (2, 1)
+    assert (found.prompts, found.same_answers, found.same_passes) == (2, 1, 1)
     assert (found.served, found.chain) == (2.0, 1 + (13 + 4) / 16)
-    assert found.chain_on_same == found.served_on_same == 1 + 13 / 8
     assert not found.agrees, "3% more"
+    assert str(found).startswith("WARNING: on the served answers: accept length 2.062, the server's 2.000; 1 of 2")
     chains[1] = row("b", [200, 9], [0, 0, 0, 0, 0, 0, 1, 2], "code")
     found = agreement(*write(tmp_path, loads([1.5]), chains), SETTING)
     assert found.agrees
-    assert found.row()["chain_over_served"] == 1
+    assert not str(found).startswith("WARNING")
+    assert found.metrics() == {
+        "eval/followed/served_accept_length": 2.0,
+        "eval/followed/chain_over_served": 1.0,
+        "eval/followed/same_passes": 2,
+    }
 
 
 def test_the_load_of_fewest_requests_counts(tmp_path: Path) -> None:
@@ -48,8 +53,13 @@ def test_the_load_of_fewest_requests_counts(tmp_path: Path) -> None:
 
 
 def test_nothing_in_common(tmp_path: Path) -> None:
+    folder, _ = write(tmp_path, loads([1.5]), [row("z", [1], [1])])
     with pytest.raises(DataError, match="no prompt that is the same"):
-        agreement(*write(tmp_path, loads([1.5]), [row("z", [1], [1])]), SETTING)
+        agreement(folder, folder, SETTING)
+    with pytest.raises(DataError, match=r"no greedy answers with s9k1d10; with: none, s3k1d4"):
+        greedy_replies(folder, "s9k1d10")
+    with pytest.raises(DataError, match=r"no served evaluation: it has no loads\.jsonl"):
+        greedy_replies(folder / "elsewhere", SETTING)
 
 
 def test_a_line_that_was_changed_is_not_counted(tmp_path: Path) -> None:

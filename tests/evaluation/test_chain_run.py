@@ -1,5 +1,6 @@
 """`evaluate=chain` from a job: prepared conversations, shipped prompts, a drafter of ours and one of others."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,6 +20,7 @@ from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import Eagle3Error
 from eagle3.evaluation.chain import run_chain
+from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.main import main
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import load_prompts
@@ -94,6 +96,44 @@ def test_ours(made: Path) -> None:
     draws = sums[np.random.default_rng(1).integers(0, 6, (20000, 6))].sum(1)
     assert found["eval/accept_length_spread"] == pytest.approx((draws[:, 1] / draws[:, 0]).std(), rel=0.1, abs=1e-9)
     assert len(set(counts.ids.tolist())) == 6
+
+
+def as_served(rows: list[dict[str, Any]]) -> bytes:
+    """A line of loads.jsonl, made up of what a chain counted: its answers and passes, as a server would report them."""
+    replies = []
+    for row in rows:
+        counts = [round_["accepted"] for round_ in row["rounds"]]
+        histogram = [counts.count(k) for k in range(max(counts, default=0) + 1)]
+        replies.append(Reply(row["set"], row["key"], row["output_ids"], 1.0, len(counts), histogram))
+    return sealed(dataclasses.asdict(Load("s2k1d3", 0, 0.0, 1, 6.0, replies)))
+
+
+def test_served_answers_are_followed(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Token for token, also where the target would have said something else."""
+    drafts = [{"steps": 2, "topk": 1, "tokens": 3}]
+    evaluate(made, "free", made / "drafter", drafts=drafts, untrained=False)
+    rows = [json.loads(line) for line in (made / "free" / "chains.jsonl").read_text().splitlines()]
+    served = made / "served"
+    served.mkdir()
+    (served / "loads.jsonl").write_bytes(as_served(rows))
+    follow = {"drafts": drafts, "untrained": False, "follow": str(served), "max_new_tokens": 99}
+    found = evaluate(made, "same", made / "drafter", **follow)
+    assert (found["eval/followed/same_passes"], found["eval/followed/chain_over_served"]) == (6, 1.0)
+    assert found["eval/followed/served_accept_length"] == found["eval/accept_length"]
+    again = [json.loads(line) for line in (made / "same" / "chains.jsonl").read_text().splitlines()]
+    assert [(row["output_ids"], row["rounds"]) for row in again] == [(row["output_ids"], row["rounds"]) for row in rows]
+
+    # Another answer is another measurement, in the same folder too.
+    other = [token + 1 if i == 4 else token for i, token in enumerate(rows[0]["output_ids"])]
+    (served / "loads.jsonl").write_bytes(as_served([rows[0] | {"output_ids": other}, *rows[1:]]))
+    evaluate(made, "same", made / "drafter", **follow)
+    again = [json.loads(line) for line in (made / "same" / "chains.jsonl").read_text().splitlines()]
+    assert [row["output_ids"] for row in again if row["key"] == rows[0]["key"]] == [other]
+
+    (served / "loads.jsonl").write_bytes(as_served(rows[:-1]))
+    with pytest.raises(AssertionError):
+        evaluate(made, "lacking", made / "drafter", **follow)
+    assert "has no answer to code/code-02 (1 of 6 prompts); give evaluate.prompts" in capsys.readouterr().err
 
 
 def test_one_that_was_made_by_others(made: Path) -> None:

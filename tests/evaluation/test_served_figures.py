@@ -18,7 +18,7 @@ from eagle3.config.schema import (
 )
 from eagle3.errors import DataError, ServerError
 from eagle3.evaluation.figures import NONE, best_of, cells_of, summary_of
-from eagle3.evaluation.load import Load, Reply
+from eagle3.evaluation.load import Load, Reply, until_end
 from eagle3.evaluation.sameness import Difference, Explained, differences
 from eagle3.evaluation.served import served_command
 from eagle3.evaluation.served_page import page
@@ -59,6 +59,28 @@ def test_acceptance_is_counted_by_position() -> None:
     assert cell.conditional == [8 / 16, 5 / 8, 3 / 5]
     assert cell.accept_length == 1 + 16 / 16
     assert cell.by_set == {"chat": 1 + 13 / 8, "code": 1 + 3 / 8}
+
+
+def test_each_prompt_set_has_a_speed_up_of_its_own() -> None:
+    """From the time of each answer, so of one request at a time alone: else answers share it."""
+    found = loads([1.5, 1.2])
+    cell = best_of(cells_of(found), 0.0, 1)
+    # Alone, an answer to `chat` took 1 s with and without drafts, one to `code` 3 s without and 1 s with them.
+    assert cell.by_set_speed_ups == {"chat": [1, 1], "code": [3, 3]}
+    made = summary_of(cells_of(found))
+    assert [made[f"serve/code/{name}"] for name in ("speedup", "speedup_min", "speedup_max")] == [3, 3, 3]
+    shown = page(cells_of(found), summary([1.5, 1.2]), [])
+    assert "| code | **s3k1d4** | 1.38 | 3.00 (3.00 to 3.00) |" in shown
+    many = [dataclasses.replace(load, concurrency=4) for load in found]
+    assert best_of(cells_of(many), 0.0, 4).by_set_speed_ups == {}
+    assert "| code | **s3k1d4** | 1.38 |" in page(cells_of(many), summary([1.5, 1.2]), [])
+
+
+def test_what_comes_after_the_end_is_no_answer() -> None:
+    """SGLang 0.5.17 leaves it there where one pass reaches both the end and the longest length."""
+    assert until_end([5, 6, 2, 198], [2, 0]) == [5, 6, 2]
+    assert until_end([5, 6], [2]) == [5, 6]
+    assert until_end([], [2]) == []
 
 
 def test_drafts_that_were_never_accepted_are_shown() -> None:

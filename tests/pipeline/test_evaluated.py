@@ -19,6 +19,7 @@ from eagle3.config.schema import Config, DrafterConfig, DraftSetting, RopeScalin
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
+from eagle3.errors import ConfigError
 from eagle3.pipeline.stages import stages_of
 from eagle3.target.info import read_info
 
@@ -135,7 +136,7 @@ def other(value: Any, hint: Any) -> Any:
     return value + 1 if isinstance(value, int | float) else f"{value}x"
 
 
-SKIPPED = {"evaluate.kind", "evaluate.drafter", "target.path", "server.python"}
+SKIPPED = {"evaluate.kind", "evaluate.drafter", "evaluate.follow", "target.path", "server.python"}
 """Known by content, whatever they are called: test_measured_drafter.py."""
 
 
@@ -167,6 +168,21 @@ def test_the_prompts_of_a_set_name_it_not_its_place(place: Path, tmp_path: Path)
         folders.append(stages_of(cfg, target).evaluate.folder)
     assert folders[0] == folders[1]
     assert len(set(folders)) == 3
+
+
+def test_served_answers_that_are_followed_are_known_by_what_they_are(place: Path, tmp_path: Path) -> None:
+    cfg, target = config(place, "chain", True), read_info(place / "target")
+    folders = [stages_of(cfg, target).evaluate.folder]
+    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "loads.jsonl").write_text(text)
+        cfg.evaluate.follow = str(tmp_path / name)
+        folders.append(stages_of(cfg, target).evaluate.folder)
+    assert folders[1] == folders[2]
+    assert len(set(folders)) == 3
+    (tmp_path / "c" / "loads.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"evaluate.follow: .*c is no served evaluation"):
+        stages_of(cfg, target)
 
 
 def test_those_of_others_are_known_by_who_reads_their_ids(place: Path) -> None:

@@ -89,7 +89,10 @@ def _simulated(run: Run) -> list[_Part]:
 def _chain(run: Run) -> list[_Part]:
     """What was asked is known by its tokens, whatever dataset the drafter was trained on."""
     ids = None if run.sequences is None else run.sequences.ids
-    return [_asked(run, None if ids is None else ids.tobytes()), _drafted(run, len(run.conditional)), _longest(run)]
+    asked = _asked(run, None if ids is None else ids.tobytes())
+    followed = run.figure("eval/followed/served_accept_length")
+    own = _Part(followed, "the target's own answers" if followed is None else "served answers")
+    return [asked, _drafted(run, len(run.conditional)), _longest(run), own]
 
 
 def _served(run: Run) -> list[_Part]:

@@ -32,6 +32,9 @@ class EvaluateConfig:
     """chain, served: longest answer."""
     drafts: list[DraftSetting] = field(default_factory=lambda: [DraftSetting()])
     """served: a grid of settings, each measured; chain: the first one's steps."""
+    follow: str | None = None
+    """chain: folder of a served evaluation of the same drafter, whose greedy answers with the first of `drafts` are
+    followed token for token: do server and chain count the same?"""
     concurrency: list[int] = field(default_factory=lambda: [1, 4, 16])
     """served: requests at a time."""
     temperatures: list[float] = field(default_factory=lambda: [0.0, 1.0])

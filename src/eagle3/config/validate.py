@@ -229,6 +229,11 @@ def _check_evaluate(cfg: Config) -> None:
             f"evaluate.max_new_tokens: {wanted.max_new_tokens} leaves no room for a prompt in the target's context of "
             f"{shape.context_length} tokens; give less"
         )
+    if wanted.follow is not None and (wanted.kind != "chain" or wanted.drafts[0].topk != 1):
+        raise ConfigError(
+            "evaluate.follow: served answers are followed by evaluate=chain alone, with a topk of 1 in the first of "
+            "evaluate.drafts"
+        )
     if wanted.kind == "served" and cfg.server.device == "cpu":
         raise ConfigError(
             "evaluate.kind: served, with server.device=cpu; SGLang speculates on GPUs only. "

@@ -5,7 +5,7 @@ cache, then drafts a few tokens on its own states; the target runs once over all
 (`drafter/ttt.py`) is this with the right tokens given, so up to the first miss both draft the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -122,20 +122,27 @@ def run_chain(
     steps: int,
     max_new_tokens: int,
     end_ids: Iterable[int] = (),
+    answer: Sequence[int] = (),
 ) -> Chain:
-    """The target's greedy answer to a prompt of n tokens, `steps` drafts a pass; ends with one of `end_ids`."""
+    """The target's greedy answer to a prompt of n tokens, `steps` drafts a pass; ends with one of `end_ids`.
+
+    Args:
+        answer: what another server's target answered, whose choices are taken for this one's as far as they go. So
+            both have the same passes, though their roundings differ, until a drafter is at a tie.
+    """
     ends = set(end_ids)
     target.begin()
     drafter.begin()
     first = target.forward(prompt, 1)
-    chain = Chain([int(first.top)])
-    states, tokens = first.states, [*prompt[1:], int(first.top)]
+    chain = Chain([*answer[:1]] or [int(first.top)])
+    states, tokens = first.states, [*prompt[1:], *chain.output_ids]
     while len(chain.output_ids) < max_new_tokens and chain.output_ids[-1] not in ends:
         drafter.extend(torch.tensor(tokens, device=target.device), states)
         drafts = drafter.draft(steps)
         position = target.length - 1
         done = target.forward([chain.output_ids[-1], *drafts], steps + 1)
-        wanted = done.top.tolist()
+        given = answer[len(chain.output_ids) :][: steps + 1]
+        wanted = [*given, *done.top.tolist()[len(given) :]]
         accepted = next((k for k in range(steps) if drafts[k] != wanted[k]), steps)
         tokens = [*drafts[:accepted], wanted[accepted]]
         target.keep(position + 2 + accepted)

@@ -9,9 +9,11 @@ import torch
 from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.drafter.shape import DrafterShape
-from eagle3.errors import ConfigError
+from eagle3.errors import ConfigError, DataError
+from eagle3.evaluation.agreement import agreement, greedy_replies
 from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
 from eagle3.evaluation.chains import Answered, ChainJournal, counts_of
+from eagle3.evaluation.figures import name_of
 from eagle3.evaluation.forward import TransformersTarget
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import Prompt, load_prompts
@@ -31,6 +33,18 @@ def evaluate_chain(job: Job, machine: Machine, reporter: Reporter) -> dict[str, 
     if job.drafter is None:
         raise ConfigError("The job names no drafter to evaluate.")
     return run_chains(job.config, job.target, job.drafter, job.prompts, job.out, machine, reporter)
+
+
+def _answers(served: Path, setting: str, prompts: list[Prompt]) -> dict[tuple[str, str], list[int]]:
+    """What each prompt was answered. Raises DataError where one was not."""
+    replies = greedy_replies(served, setting)
+    lacking = [prompt for prompt in prompts if (prompt.set, prompt.key) not in replies]
+    if lacking:
+        raise DataError(
+            f"{served} has no answer to {lacking[0].set}/{lacking[0].key} ({len(lacking)} of {len(prompts)} prompts); "
+            "give evaluate.prompts and evaluate.limit as they were when it was served, or less"
+        )
+    return {(prompt.set, prompt.key): replies[prompt.set, prompt.key].output_ids for prompt in prompts}
 
 
 def run_chains(
@@ -68,12 +82,16 @@ def run_chains(
         untrained = initial_drafter(shape, frozen, cfg.seed).to(device)
         contenders[UNTRAINED] = ChainDrafter(untrained, frozen.embedding, frozen.draft_ids, dtype)
     steps, most = cfg.evaluate.drafts[0].steps, cfg.evaluate.max_new_tokens
+    followed = None if cfg.evaluate.follow is None else Path(cfg.evaluate.follow)
+    answers = {} if followed is None else _answers(followed, name_of(cfg.evaluate.drafts[0]), sets.prompts)
     whole = {name: ChainFigures(steps) for name in contenders}
     by_set = {prompt.set: ChainFigures(steps) for prompt in sets.prompts}
 
     def answer(prompt: Prompt) -> Answered:
         start = time.perf_counter()
-        chains = [run_chain(target, one, prompt.input_ids, steps, most, sets.end_ids) for one in contenders.values()]
+        known = answers.get((prompt.set, prompt.key), [])
+        asked = (prompt.input_ids, steps, len(known) or most, sets.end_ids, known)
+        chains = [run_chain(target, one, *asked) for one in contenders.values()]
         return Answered(chains[0], chains[1] if len(chains) > 1 else None, time.perf_counter() - start)
 
     measurement = {
@@ -82,6 +100,7 @@ def run_chains(
         "computed": [str(device.type), str(dtype)],
         "asked": [steps, most, sets.end_ids],
         "contenders": [*contenders, cfg.seed],
+        "followed": [*answers.items()],
     }
     with ChainJournal(out, measurement, sets.prompts) as journal:
         kept = len(journal.answers)
@@ -108,6 +127,10 @@ def run_chains(
         summary |= figures.metrics(name)
         reporter.note(f"{name}: accept length {figures.accept_length:.3f} of real drafts, {len(sets.prompts)} prompts")
     summary |= {f"eval/{name}/accept_length": figures.accept_length for name, figures in by_set.items()}
+    if followed is not None:
+        found = agreement(followed, out, name_of(cfg.evaluate.drafts[0]))
+        summary |= found.metrics()
+        reporter.note(str(found))
     if cfg.evaluate.drafter is not None:
         summary |= training_figures(sets.training_known, sets.trained_on)
     summary |= {"eval/steps": steps, "eval/boundaries": ",".join(map(str, loaded.boundaries))}

@@ -52,9 +52,15 @@ class Cell:
     """Share of draft k accepted in all passes."""
     by_set: dict[str, float]
     """Accept length on each prompt set."""
+    by_set_speed_ups: dict[str, list[float]]
+    """Like `speed_ups`, on each prompt set alone; of one request at a time, where every answer has its own time."""
     speed_up: float
     """Tokens/s over those without speculation in the same round, the median over rounds."""
     speed_ups: list[float]
+
+    @property
+    def at(self) -> tuple[float, int]:
+        return self.temperature, self.concurrency
 
     @property
     def spread(self) -> float:
@@ -90,8 +96,8 @@ def cells_of(loads: Iterable[Load]) -> list[Cell]:
     Raises DataError where a load lacks that.
     """
     groups: dict[tuple[str, float, int], list[Load]] = {}
-    speed_ups: dict[tuple[str, float, int], list[float]] = {}
-    without: dict[tuple[int, float, int], float] = {}
+    compared: dict[tuple[str, float, int], list[tuple[Load, Load]]] = {}
+    without: dict[tuple[int, float, int], Load] = {}
     for load in loads:
         if load.server == UNTRAINED:
             continue
@@ -100,17 +106,21 @@ def cells_of(loads: Iterable[Load]) -> list[Cell]:
             (load.server, load.temperature, load.concurrency),
         )
         if load.server == NONE:
-            without[beside] = load.rate
+            without[beside] = load
         elif beside not in without:
             raise DataError(f"round {load.round} of {load.server} was not measured without speculation before")
         groups.setdefault(key, []).append(load)
-        speed_ups.setdefault(key, []).append(load.rate / without[beside])
-    return [_cell(*key, group, speed_ups[key]) for key, group in groups.items()]
+        compared.setdefault(key, []).append((load, without[beside]))
+    return [_cell(*key, group, compared[key]) for key, group in groups.items()]
 
 
-def _cell(server: str, temperature: float, concurrency: int, loads: list[Load], speed_ups: list[float]) -> Cell:
+def _cell(
+    server: str, temperature: float, concurrency: int, loads: list[Load], compared: list[tuple[Load, Load]]
+) -> Cell:
     replies = [reply for load in loads for reply in load.replies]
     rates = [load.rate for load in loads]
+    speed_ups = [load.rate / none.rate for load, none in compared]
+    sets = _sets(replies)
     reached, accepted, passes = _sums(replies, _steps_of(server))
     return Cell(
         server=server,
@@ -123,10 +133,19 @@ def _cell(server: str, temperature: float, concurrency: int, loads: list[Load], 
         accept_length=accept_length(replies),
         conditional=[a / r if r else 0.0 for a, r in zip(accepted, reached, strict=True)],
         by_position=[a / passes if passes else 0.0 for a in accepted],
-        by_set={name: accept_length([r for r in replies if r.set == name]) for name in _sets(replies)},
+        by_set={name: accept_length([r for r in replies if r.set == name]) for name in sets},
+        by_set_speed_ups={name: [_rate(load, name) / _rate(none, name) for load, none in compared] for name in sets}
+        if concurrency == 1
+        else {},
         speed_up=median(speed_ups),
         speed_ups=speed_ups,
     )
+
+
+def _rate(load: Load, name: str) -> float:
+    """tokens/s on one prompt set of a load of one request at a time."""
+    replies = [reply for reply in load.replies if reply.set == name]
+    return sum(len(reply.output_ids) for reply in replies) / sum(reply.seconds for reply in replies)
 
 
 def accept_length(replies: Sequence[Reply]) -> float:
@@ -161,7 +180,7 @@ def _sets(replies: Sequence[Reply]) -> list[str]:
 
 def best_of(cells: Sequence[Cell], temperature: float, concurrency: int) -> Cell:
     """The setting with the largest speed-up."""
-    there = [c for c in cells if c.server != NONE and (c.temperature, c.concurrency) == (temperature, concurrency)]
+    there = [c for c in cells if c.server != NONE and c.at == (temperature, concurrency)]
     return max(there, key=lambda cell: cell.speed_up)
 
 
@@ -172,7 +191,7 @@ def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:
     """
     first = cells[0]
     best = best_of(cells, first.temperature, first.concurrency)
-    without = next(c for c in cells if (c.server, c.temperature, c.concurrency) == (NONE, *_at(best)))
+    without = next(c for c in cells if (c.server, c.temperature, c.concurrency) == (NONE, *best.at))
     found: dict[str, Any] = {
         "eval/kind": "served",
         "serve/best": best.server,
@@ -186,10 +205,9 @@ def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:
     }
     found |= {f"eval/cond_acc_step_{k}": share for k, share in enumerate(best.conditional)}
     found |= {f"eval/{name}/accept_length": length for name, length in best.by_set.items()}
+    for name, speed_ups in best.by_set_speed_ups.items():
+        found |= {f"serve/{name}/speedup": median(speed_ups)}
+        found |= {f"serve/{name}/speedup_min": min(speed_ups), f"serve/{name}/speedup_max": max(speed_ups)}
     for cell in cells:
         found |= {f"serve/{name}": value for name, value in cell.metrics().items()}
     return found
-
-
-def _at(cell: Cell) -> tuple[float, int]:
-    return cell.temperature, cell.concurrency

@@ -78,7 +78,7 @@ async def put_load(
         async def ask(prompt: Prompt) -> Reply:
             began = time.perf_counter()
             done = await client.complete(prompt.input_ids, max_new_tokens, end_ids, temperature)
-            return _reply(prompt, done, time.perf_counter() - began)
+            return _reply(prompt, done, end_ids, time.perf_counter() - began)
 
         async def ask_all() -> list[Reply]:
             jobs = ((i, lambda prompt=prompt: ask(prompt)) for i, prompt in enumerate(prompts))
@@ -101,13 +101,24 @@ async def _flush(client: Client) -> None:
     await client.flush_cache()
 
 
-def _reply(prompt: Prompt, done: Completion, seconds: float) -> Reply:
+def _reply(prompt: Prompt, done: Completion, end_ids: Sequence[int], seconds: float) -> Reply:
     if done.finish_reason not in ("stop", "length"):
         raise ServerError(f"the server ended an answer with {done.finish_reason!r}: {done.meta}")
     meta = done.meta
     # Up to 0.5.11 the histogram has another name.
     histogram = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram") or []
-    return Reply(prompt.set, prompt.key, done.output_ids, seconds, int(meta.get("spec_verify_ct", 0)), list(histogram))
+    ids = until_end(done.output_ids, end_ids)
+    return Reply(prompt.set, prompt.key, ids, seconds, int(meta.get("spec_verify_ct", 0)), list(histogram))
+
+
+def until_end(output_ids: list[int], end_ids: Sequence[int]) -> list[int]:
+    """An answer up to its first end token.
+
+    Where one pass reaches both the end token and the longest length, older SGLang (0.5.17; not 0.5.23) keeps
+    the accepted tokens after the end.
+    """
+    end = next((i + 1 for i, token in enumerate(output_ids) if token in end_ids), len(output_ids))
+    return output_ids[:end]
 
 
 async def alive(server: Server, work: Coroutine[Any, Any, T]) -> T:

@@ -1,6 +1,7 @@
 """The served figures as a page: first whether it is worth it."""
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from eagle3.evaluation.figures import FAILED, NONE, Cell, best_of
@@ -51,7 +52,7 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
     )
     yield _speed(cells)
     yield _acceptance(cells)
-    yield _sets(best)
+    yield _sets([cell for cell in cells if cell.server != NONE and cell.at == best.at], best)
     if "eval/greedy_differences" in summary:
         yield _greedy(summary, explained)
 
@@ -107,7 +108,7 @@ def _speed(cells: Sequence[Cell]) -> str:
     for cell in sorted(cells, key=lambda c: (c.temperature, c.concurrency)):
         drafts = cell.server != NONE
         is_best = drafts and cell == best_of(cells, cell.temperature, cell.concurrency)
-        spread = f"{cell.speed_up:.2f} ({min(cell.speed_ups):.2f} to {max(cell.speed_ups):.2f})" if drafts else ""
+        spread = _spread(cell.speed_ups) if drafts else ""
         rows.append(
             (
                 f"{cell.temperature:g}",
@@ -134,8 +135,20 @@ def _acceptance(cells: Sequence[Cell]) -> str:
     return _table(head, rows) + "\n\nShares of drafts accepted where all earlier ones of the pass were."
 
 
-def _sets(best: Cell) -> str:
-    return _table(("prompts", "accept length"), [(name, f"{length:.2f}") for name, length in best.by_set.items()])
+def _sets(cells: Sequence[Cell], best: Cell) -> str:
+    """Of each setting, under the load of the headline."""
+    timed = bool(best.by_set_speed_ups)
+    head = ["prompts", "setting", "accept length", *["speed-up"] * timed]
+    rows = []
+    for name in best.by_set:
+        for cell in cells:
+            row = [name, f"**{cell.server}**" if cell == best else cell.server, f"{cell.by_set[name]:.2f}"]
+            rows.append([*row, _spread(cell.by_set_speed_ups[name])] if timed else row)
+    return _table(head, rows)
+
+
+def _spread(speed_ups: Sequence[float]) -> str:
+    return f"{median(speed_ups):.2f} ({min(speed_ups):.2f} to {max(speed_ups):.2f})"
 
 
 def _greedy(summary: dict[str, Any], explained: Sequence[Explained]) -> str:

@@ -12,13 +12,15 @@ from typing import Any
 
 from eagle3.config import Config
 from eagle3.config.provenance import file_sha256
+from eagle3.errors import ConfigError
+from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sets import HELD_OUT, prompt_file, require_sets, set_name
 from eagle3.evaluation.trained_on import trained_on
 from eagle3.server.arguments import installed
 from eagle3.server.flags import QUIET_FLAGS
 from eagle3.target.info import TargetInfo
 
-REVISION = 5
+REVISION = 6
 """Raised when an evaluation's output changes meaning."""
 
 
@@ -40,7 +42,7 @@ def evaluate_inputs(cfg: Config, target: TargetInfo, before: Before) -> dict[str
     """By kind.
 
     Raises:
-        ConfigError: a prompt set is not there.
+        ConfigError: a prompt set is not there, or what is followed is no served evaluation.
     """
     inputs: dict[str, Any] = {"revision": REVISION, "train": before.train}
     if cfg.evaluate.drafter is not None:
@@ -87,6 +89,11 @@ def _chain(cfg: Config, before: Before) -> dict[str, Any]:
     asked: dict[str, Any] = {"kind": "chain", "steps": cfg.evaluate.drafts[0].steps}
     if cfg.evaluate.drafter is None:
         asked["untrained"] = cfg.evaluate.untrained
+    if cfg.evaluate.follow is not None:
+        loads = Path(cfg.evaluate.follow) / LOADS
+        if not loads.is_file():
+            raise ConfigError(f"evaluate.follow: {loads.parent} is no served evaluation; it has no {LOADS}")
+        asked["follow"] = file_sha256([loads])
     return {"evaluate": asked, "trainer": _arithmetic(cfg), **_asked(cfg, before)}
 
 

@@ -8,7 +8,7 @@ from eagle3.config import PROJECT, Config
 from eagle3.errors import ConfigError
 from eagle3.evaluation.sets import is_named, require_sets
 
-INPUTS = ("dataset.path", "target.path", "target.chat_template", "evaluate.drafter")
+INPUTS = ("dataset.path", "target.path", "target.chat_template", "evaluate.drafter", "evaluate.follow")
 PROMPTS = "evaluate.prompts"
 
 
@@ -28,7 +28,7 @@ def find_inputs(cfg: Config) -> None:
             setattr(holder, field, str(found))
             continue
         plainly = given.startswith(("/", ".", "~")) or given.endswith((".jsonl", ".json"))
-        if field in ("chat_template", "drafter") or plainly:
+        if field in ("chat_template", "drafter", "follow") or plainly:
             looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), PROJECT))))
             raise ConfigError(f"{key}: {given} is not there (looked in {looked}); give a path that exists")
     cfg.evaluate.prompts = [name if is_named(name) else str(found_path(name) or name) for name in cfg.evaluate.prompts]
