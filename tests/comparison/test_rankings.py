@@ -122,9 +122,11 @@ def test_where_picks_runs_and_what_is_left_keeps_its_name(runs: Runs) -> None:
 
 def test_the_hours_of_all_hold_the_served_targets_and_say_what_is_not_known(runs: Runs) -> None:
     runs.add({}, [0.2], train__stage_seconds=3600.0)
-    served = {"until": "bench", "server": {"device": "cuda", "tp": 2}}
-    runs.add(served, bench={"decode_1": 100.0, "stage_seconds": 1800.0})
-    assert "2 runs took 1 GPU-hours and 1 hours on a CPU; what they share counts once." in headline(compare([runs.at]))
+    served = {"until": "bench", "server": {"device": "cuda", "tp": 2, "flags": {"serving": {"dp_size": 3}}}}
+    runs.add(served, bench={"decode_1": 100.0, "stage_seconds": 1800.0}, cost__gpu_hours=1.0)
+    assert "2 runs took 3 GPU-hours and 1 hours on a CPU; what they share counts once." in headline(compare([runs.at]))
+    found = compare([runs.at])
+    assert [run.summary["cost/gpu_hours"] for run in found.all_runs] == [0, 3.0], "though an older report says 1"
     runs.add(served, bench={"decode_1": 101.0})  # made before its time was kept
     assert headline(compare([runs.at]))[-1].endswith("counts once. Of 1 more the time is not known.")
 

@@ -143,6 +143,10 @@ def test_layers_under_an_nccl_profile_that_is_seen_in_the_running_server(place: 
     assert told["version"] is None
     first, second = (json.loads((folder / job / "report" / "summary.json").read_text()) for job in "01")
     assert all(first[f"bench/{name}"] == second[f"bench/{name}"] > 0 for name in ("decode_1", "decode_2", "prefill"))
+    spent = sum(value for name, value in first.items() if name.endswith("/stage_seconds"))
+    assert first["bench/stage_seconds"] > 0
+    assert first["cost/cpu_hours"] == pytest.approx(spent / 3600, abs=1e-5)
+    assert "\n| bench | " in (folder / "0" / "report" / "report.md").read_text()
     table = (folder / "sweep.md").read_text()
     assert "extraction: prefill, tokens/s" in table
     assert "by accept length" in table

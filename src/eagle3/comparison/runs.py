@@ -14,6 +14,7 @@ from eagle3.comparison.figures import BENCH, EVALUATE, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
 from eagle3.evaluation.sequences import Sequences
+from eagle3.tracking.cost import cost_figures, stage_hours
 from eagle3.tracking.results import FAILURE, TRAINED, acceptance, read_json
 
 _LONGEST_CAUSE = 200
@@ -201,6 +202,8 @@ def _read(folder: Path) -> Run | Note:
     not_followed = read_json(folder / "report" / "nccl.json").get("not_followed") or []
     asked = dict(flat(config))
     asked |= dict(_held(folder, asked, summary))
+    if stage_hours(summary, asked):  # an older report counted less
+        summary |= cost_figures(summary, asked)
     return Run(folder, asked, summary, made, sequences, not_followed, _varied(folder, job))
 
 

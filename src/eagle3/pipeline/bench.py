@@ -1,5 +1,6 @@
 """Measures the served target under its NCCL profile: alone (`until=bench`: no data, no drafter), or in a run."""
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from eagle3.config import Config
+from eagle3.config.differences import flat
 from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import bench_command, run_bench
 from eagle3.files.json_file import write_json
@@ -17,7 +19,9 @@ from eagle3.pipeline.stages import bench_artifact
 from eagle3.target.info import TargetInfo
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
+from eagle3.tracking.cost import cost_figures
 from eagle3.tracking.run import TrackedRun, open_run, require_login
+from eagle3.tracking.summary import StageRecord
 
 
 def check_bench(cfg: Config) -> None:
@@ -62,28 +66,32 @@ def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) ->
         console.close()
 
 
-def measured(cfg: Config, target: TargetInfo, run_dir: Path, console: ConsoleReporter, tracked: TrackedRun) -> Artifact:
+def measured(
+    cfg: Config, target: TargetInfo, run_dir: Path, console: ConsoleReporter, tracked: TrackedRun
+) -> StageRecord:
     """The measurement, made or reused: alone, or in a run beside its drafter (`bench.in_run`).
 
     Raises:
         Eagle3Error: as run_bench_experiment.
     """
-    artifact = bench_artifact(cfg, target)
+    artifact, began = bench_artifact(cfg, target), time.monotonic()
     artifact.prepare()
     with locked(artifact.folder, console):
-        if artifact.done:
+        if reused := artifact.done:
             console.reused(artifact.stage, str(artifact.folder))
         else:
             _make(cfg, target, artifact, run_dir, console, tracked)
-    return artifact
+    return StageRecord(artifact.stage, artifact.folder, time.monotonic() - began, reused)
 
 
-def add_bench_figures(artifact: Artifact, report: Path) -> dict[str, Any]:
-    """The measurement's figures into report/summary.json, beside those that are there; what NCCL did into nccl.json."""
+def add_bench_figures(cfg: Config, measured: Path, report: Path) -> dict[str, Any]:
+    """The measurement's figures into report/summary.json, beside those that are there, and its time into the run's
+    cost; what NCCL did into nccl.json."""
     figures = read_json(report / "summary.json")
-    figures |= {name: value for name, value in read_json(artifact.folder / "summary.json").items() if name != "samples"}
+    figures |= {name: value for name, value in read_json(measured / "summary.json").items() if name != "samples"}
+    figures |= cost_figures(figures, dict(flat(dataclasses.asdict(cfg))))
     write_json(report / "summary.json", figures)
-    write_json(report / "nccl.json", read_json(artifact.folder / "nccl.json"))
+    write_json(report / "nccl.json", read_json(measured / "nccl.json"))
     return figures
 
 
@@ -114,7 +122,7 @@ def _report(cfg: Config, artifact: Artifact, run_dir: Path, tracked: TrackedRun)
     folder.mkdir(exist_ok=True)
     known = {"experiment": cfg.name, "target": cfg.target.name, "bench/time": round(time.time())}
     write_json(folder / "summary.json", known)
-    tracked.summary(add_bench_figures(artifact, folder))
+    tracked.summary(add_bench_figures(cfg, artifact.folder, folder))
     (run_dir / "DONE").touch()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from eagle3.config import Config
 from eagle3.config.secrets import redact
-from eagle3.config.validate import STAGES
+from eagle3.config.validate import BENCH, STAGES
 from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import Eagle3Error
 from eagle3.files.json_file import write_json
@@ -64,7 +64,7 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
                 if artifact.stage == "prepare":
                     require_ranks(cfg, artifact.folder)
             if cfg.bench.in_run:
-                run.benched = measured(cfg, target, run_dir, console, tracked)
+                run.records.append(measured(cfg, target, run_dir, console, tracked))
             run.report(made)
             if replay is not None:
                 made["replay"] = replay.record(outcome := replay.outcome(run_dir))
@@ -96,8 +96,6 @@ class _Run:
     console: ConsoleReporter
     tracked: TrackedRun
     records: list[StageRecord] = dataclasses.field(default_factory=list)
-    benched: Artifact | None = None
-    """The measurement under the NCCL profile, where `bench.in_run` asks for it."""
 
     def stage(self, artifact: Artifact) -> None:
         """Makes the artifact, or takes the one that is there."""
@@ -218,8 +216,9 @@ class _Run:
             drafter=drafter,
         )
         folder = write_report(self.run_dir, inputs)
-        if self.benched is not None:
-            add_bench_figures(self.benched, folder)
+        for record in self.records:
+            if record.name == BENCH:
+                add_bench_figures(self.cfg, record.folder, folder)
         self.tracked.summary(read_json(folder / "summary.json"))
         self.tracked.plots(folder)
         if drafter is not None:

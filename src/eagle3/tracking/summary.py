@@ -22,7 +22,7 @@ class StageRecord:
     """What became of one stage in this run."""
 
     name: str
-    """prepare, extract, train or evaluate."""
+    """prepare, extract, train, evaluate or bench."""
     folder: Path
     """Its artifact."""
     seconds: float
