@@ -1,6 +1,7 @@
 """Files of others that changed after they were written, or hold what no model computes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tests.data.exchange_cases import LENGTHS, back, require_equal, there, write_states
 
+from eagle3.cli import main
 from eagle3.data.exchange.checking import check_export
 from eagle3.data.exchange.formats import Stored
 from eagle3.data.exchange.marker import EXPORT
@@ -158,3 +160,19 @@ def test_faults_of_an_export_are_named(tmp_path, own, harm, says):
     folder = there(own, tmp_path / "there", "speculators")
     harm(folder)
     assert says in "\n".join(check_export(folder, json.loads((folder / EXPORT).read_text())))
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_files_that_the_export_did_not_write_are_noted(tmp_path, capsys, own, name):
+    """SpecForge and speculators' first format take every file of their kind in the folder."""
+    folder = there(own, tmp_path / "there", name)
+    first = folder / FORMATS[name].file(0)
+    assert main(["verify", str(folder)]) == 0
+    assert "note" not in capsys.readouterr().out
+    for number in (10, 9, 11, 12):
+        shutil.copy2(first, first.with_name(f"other_{number}{first.suffix}"))
+    assert main(["verify", str(folder)]) == 0
+    said, beside = capsys.readouterr().out, first.parent.relative_to(folder)
+    named = ", ".join(str(beside / f"other_{number}{first.suffix}") for number in (9, 10, 11))
+    assert f"{folder}: note: not written by the export: {named} and 1 more. " in said
+    assert said.endswith(", nothing wrong\n")

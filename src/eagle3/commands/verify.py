@@ -145,7 +145,7 @@ def _bar(*columns: ProgressColumn) -> Progress:
 
 
 def _export_faults(folder: Path) -> Iterator[str]:
-    from eagle3.data.exchange.checking import CHECKED, check_export, not_checked
+    from eagle3.data.exchange.checking import CHECKED, check_export, foreign, not_checked
     from eagle3.data.exchange.marker import EXPORT
 
     marker, faulty = read_json(folder / EXPORT), False
@@ -156,6 +156,8 @@ def _export_faults(folder: Path) -> Iterator[str]:
             yield fault
     if not faulty:
         print(f"checked: {CHECKED}\nnot checked: {not_checked(marker)}")
+        if note := foreign(folder, marker):
+            print(f"{folder}: note: {note}")
 
 
 def _withdraw(folder: Path) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from eagle3.data.exchange.formats import Format, require_computed
+from eagle3.data.exchange.formats import Format, in_natural_order, require_computed
+from eagle3.data.exchange.marker import EXPORT
 from eagle3.data.exchange.table import FORMATS
 from eagle3.errors import DataError
 
 CHECKED = "every file is there and whole, with ids, masks and states of one sequence; states are finite"
 NOT_CHECKED = "whether the states are the dataset's: {format} has no checksums of them"
+_NAMED = 3
+"""So many files of a kind are named, and the rest counted."""
 NOT_COMPARED = "whether the states are the dataset's; bytes that changed since they were written would have been found"
 
 
@@ -47,6 +50,20 @@ def not_checked(marker: dict[str, Any]) -> str:
     """What `check_export` can't tell."""
     form = FORMATS[marker["format"]]
     return NOT_COMPARED if form.require_intact is not None else NOT_CHECKED.format(format=form.name)
+
+
+def foreign(folder: Path, marker: dict[str, Any]) -> str | None:
+    """A note on files that are in the folder of an export without a fault and are none of its own; None without any."""
+    form = FORMATS[marker["format"]]
+    own = {EXPORT, *(form.file(i) for i in range(int(marker["sequences"])))}
+    own |= form.finished(folder) if form.finished is not None else set()
+    there = (path for path in folder.rglob("*") if not path.is_dir())
+    found = in_natural_order([path for path in there if path.relative_to(folder).as_posix() not in own])
+    if not found:
+        return None
+    named = ", ".join(str(path.relative_to(folder)) for path in found[:_NAMED])
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return f"not written by the export: {named}{more}. A trainer may take such files for its own; move them away"
 
 
 def _fault(path: Path, form: Format, states: int, hidden_size: int) -> str | None:

@@ -64,6 +64,8 @@ class Format:
     """Raises DataError for a file whose bytes are not those that were written; None where a file can't tell."""
     finish: Callable[[Path, Iterator[Tokens], int], None] | None = None
     """What an export's folder holds beside the files: (folder, all tokens, number of sequences)."""
+    finished: Callable[[Path], set[str]] | None = None
+    """The names of that, in a folder where it is whole."""
 
 
 def as_tokens(input_ids: Tensor, loss_mask: Tensor) -> Tokens:

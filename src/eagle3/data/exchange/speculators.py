@@ -4,6 +4,7 @@
 final norm; speculators' trainer norms it with the target's weight.
 """
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,19 @@ def finish(folder: Path, tokens: Iterator[Tokens], count: int) -> None:
     shutil.rmtree(beside)
 
 
+def finished(folder: Path) -> set[str]:
+    state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    return {STATE, "dataset_info.json", *(file["filename"] for file in state["_data_files"])}
+
+
 FORMAT = Format(
-    "speculators", "pre", ("pre",), open_folder, lambda i: f"{FOLDER}/hs_{i}.safetensors", load, save, finish=finish
+    "speculators",
+    "pre",
+    ("pre",),
+    open_folder,
+    lambda i: f"{FOLDER}/hs_{i}.safetensors",
+    load,
+    save,
+    finish=finish,
+    finished=finished,
 )
