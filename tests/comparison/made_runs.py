@@ -25,6 +25,7 @@ class Runs:
         bench: dict[str, float] | None = None,
         measured: str | None = None,
         not_followed: Sequence[str] = (),
+        nccl_unused: bool = False,
         asked: int = 0,
         dataset: str = "0123456789",
         target: str = "t",
@@ -37,6 +38,7 @@ class Runs:
             shares: acceptance of each drafted token, of each of 20 held-out conversations alike; () of no evaluation.
             evaluate, measured: artifacts of the evaluation and of the measurement; one of its own by default.
             bench: figures of the served target.
+            nccl_unused: as when it was measured on a CPU.
             asked: the first id of those conversations.
             dataset, target: fingerprints.
             summary: further figures, with __ in place of the slash.
@@ -65,7 +67,8 @@ class Runs:
         if bench is not None:
             artifacts["bench"] = measured or f"bench/{folder.name}"
             figures |= {f"bench/{name}": value for name, value in bench.items()}
-            told = {"not_followed": list(not_followed)}
+            told: dict[str, Any] = {"not_followed": list(not_followed), "version": None if nccl_unused else "2.29.7"}
+            told["environment"] = {"NCCL_DEBUG": "INFO"}
             (folder / "report" / "nccl.json").write_text(json.dumps(told))
         (folder / "report" / "summary.json").write_text(json.dumps({"experiment": "made", **figures}))
         (folder / "provenance.json").write_text(json.dumps(made))

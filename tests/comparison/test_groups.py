@@ -167,3 +167,43 @@ def test_a_row_by_itself_is_no_best_and_blanks_are_no_name(runs: Runs) -> None:
 def test_each_table_of_the_page_sorts_by_its_own_columns(runs: Runs) -> None:
     mixed(runs)
     assert "at = head.cellIndex" in page(compare([runs.at]))
+
+
+def test_profiles_are_not_compared_where_nccl_did_nothing(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a CPU, or one GPU: a single round under each is a round of one configuration, and none is the highest."""
+    names = ("default", "ring_ll", "tree")
+    for name, rate in zip(names, (100.0, 104.0, 102.0), strict=True):
+        serving = {"name": name, "env": {"NCCL_PROTO": name}}
+        config = {"until": "bench", "nccl": {"serving": serving}, "bench": {"round": 0}}
+        runs.add(config, bench={"decode_1": rate}, nccl_unused=True)
+    jobs = [[f"nccl@nccl.serving={name}"] for name in names]
+    (runs.at / SWEEP_FILE).write_text(json.dumps({"jobs": jobs}))
+    for number, overrides in enumerate(jobs):
+        Record(number, overrides).end(runs.at / str(number), "done", 1.0)
+    found = compare([runs.at])
+    said = headline(found)
+    assert said[0] == "Serving: decode 1, tokens/s: 3 runs 102.0 ± 2.0."
+    assert said[1].startswith("NCCL was not used (one GPU, or a CPU), so its profiles changed nothing and are not comp")
+    assert "compared: default, ring_ll, tree. What was measured under them counts as rounds" in said[1]
+    assert "highest" not in " ".join([*said, plain_text(found), markdown(found), page(found)])
+    write_tables(runs.at, read_records(runs.at), found.rankings)
+    table = (runs.at / "sweep.md").read_text()
+    assert "job 0, 1, 2: NCCL was not used (one GPU, or a CPU): its profile changed nothing" in table
+    assert "by serving" not in table
+    assert "not used" in capsys.readouterr().out
+    (only,) = compare([runs.at], ["nccl.serving=ring_ll"]).served
+    assert only.label == "nccl@nccl.serving=ring_ll"
+
+
+def test_profiles_are_told_apart_where_nccl_was_used(runs: Runs) -> None:
+    """Beside rows of one GPU, for which they mean nothing."""
+    for tp, name, rate in ((1, "default", 100.0), (1, "ring_ll", 101.0), (2, "default", 150.0), (2, "ring_ll", 160.0)):
+        config = {"until": "bench", "server": {"tp": tp}, "nccl": {"serving": {"name": name, "env": {}}}}
+        runs.add(config, bench={"decode_1": rate}, nccl_unused=tp == 1)
+    found = compare([runs.at])
+    assert [variant.setting for variant in found.served] == [
+        {"tp": "1", "nccl.serving": ""},
+        {"tp": "2", "nccl.serving": "default"},
+        {"tp": "2", "nccl.serving": "ring_ll"},
+    ]
+    assert headline(found)[0].startswith("Serving: decode 1, tokens/s: tp=2, nccl.serving=ring_ll 160.0, highest;")

@@ -16,6 +16,7 @@ from tests.e2e.test_run import leftovers, overrides, run, start
 
 from eagle3.config import PROJECT
 from eagle3.data.shards import HiddenStates
+from eagle3.server.nccl_log import unused
 from eagle3.tracking.offline import read_offline
 
 pytestmark = pytest.mark.e2e
@@ -141,6 +142,7 @@ def test_layers_under_an_nccl_profile_that_is_seen_in_the_running_server(place: 
     assert dict(profile).items() <= told["environment"].items()
     assert set(told["environment"]) == {*profile, "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", *LEFT_BY_SGLANG}
     assert told["version"] is None
+    assert unused(told)
     first, second = (json.loads((folder / job / "report" / "summary.json").read_text()) for job in "01")
     assert all(first[f"bench/{name}"] == second[f"bench/{name}"] > 0 for name in ("decode_1", "decode_2", "prefill"))
     spent = sum(value for name, value in first.items() if name.endswith("/stage_seconds"))
@@ -151,3 +153,4 @@ def test_layers_under_an_nccl_profile_that_is_seen_in_the_running_server(place: 
     assert "extraction: prefill, tokens/s" in table
     assert "by accept length" in table
     assert "by extraction" not in table, "one measurement is no ranking"
+    assert "job 0, 1: NCCL was not used (one GPU, or a CPU): its profile changed nothing" in table

@@ -3,13 +3,14 @@
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eagle3.config.schema import NcclProfile
 from eagle3.errors import ConfigError
 from eagle3.server.nccl import profile_env
-from eagle3.server.nccl_log import NcclReport, not_followed, parse
+from eagle3.server.nccl_log import NcclReport, not_followed, parse, unused
 
 
 def env_of(**env: str) -> dict[str, str]:
@@ -100,3 +101,19 @@ def test_the_installed_nccl_still_writes_these_lines() -> None:
         b"%s: %ld Bytes -> Algo %s proto %s channel{Lo..Hi}={%d..%d}",
     ):
         assert text in library, text
+
+
+@pytest.mark.parametrize(
+    ("told", "nothing"),
+    [
+        ({"version": None, "environment": {"NCCL_DEBUG": "INFO"}}, True),
+        ({"version": None, "environment": {"NCCL_DEBUG": "warn"}}, True),
+        ({"version": "2.29.7", "environment": {"NCCL_DEBUG": "INFO"}}, False),
+        ({"version": None, "environment": {"NCCL_DEBUG": "NONE"}}, False),
+        ({"version": None, "environment": {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/nccl"}}, False),
+        ({"version": None}, False),
+        ({}, False),
+    ],
+)
+def test_silence_is_disuse_only_where_nccl_was_to_speak(told: dict[str, Any], nothing: bool) -> None:
+    assert unused(told) is nothing

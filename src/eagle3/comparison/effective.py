@@ -29,7 +29,7 @@ _STAGES = ("prepare", "extract", "train")
 
 def effective(run: Run, stage: str = EVALUATE) -> dict[str, Any]:
     """By dotted key. Target, dataset and machine are values too, each by its name and what it is known by."""
-    left_out = tuple(_left_out_of_a_bench() if stage == BENCH else _left_out(run))
+    left_out = tuple(_left_out_of_a_bench(run) if stage == BENCH else _left_out(run))
     kept = {key: value for key, value in run.config.items() if not key.startswith(_NEVER)}
     if stage == BENCH:
         kept = {key: value for key, value in kept.items() if key.startswith(_OF_A_BENCH)}
@@ -37,8 +37,10 @@ def effective(run: Run, stage: str = EVALUATE) -> dict[str, Any]:
     return {key: value for key, value in {**known, **kept, **known}.items() if not key.startswith(left_out)}
 
 
-def _left_out_of_a_bench() -> Iterator[str]:
+def _left_out_of_a_bench(run: Run) -> Iterator[str]:
     yield "server.flags.extraction"
+    if run.nccl_unused:
+        yield "nccl."
 
 
 def _left_out(run: Run) -> Iterator[str]:

@@ -4,6 +4,7 @@ from eagle3.comparison.groups import Group
 from eagle3.comparison.noise import Verdict, is_equal
 from eagle3.comparison.runs import dataset_of
 from eagle3.comparison.table import Comparison
+from eagle3.server.nccl_log import UNUSED
 from eagle3.tracking.cost import stage_hours
 from eagle3.tracking.units import counted
 
@@ -17,6 +18,7 @@ def headline(found: Comparison) -> list[str]:
     if found.drafters and not found.evaluated:
         lines.append("Nothing here was evaluated, so there is no best drafter.")
     lines += [ranking.sentence() for group in found.targets for ranking in group.rankings]
+    lines += [line for group in found.targets for line in _profiles(group)]
     for note in dict.fromkeys(note for run in found.all_runs for note in run.not_followed):
         labels = [v.label for v in found.served if any(note in run.not_followed for run in v.runs)]
         lines.append(f"{', '.join(labels)}: {note}.")
@@ -63,6 +65,16 @@ def _lead(group: Group) -> list[str]:
     if unknown:
         lines.append(f"Of {unknown} it is not known whether they can; the table says why.")
     return lines
+
+
+def _profiles(group: Group) -> list[str]:
+    """Of a served target for which NCCL did nothing: why its profiles are no rows."""
+    silent = [run for variant in group.variants for run in variant.runs if run.nccl_unused]
+    names = dict.fromkeys(str(run.config.get("nccl.serving.name")) for run in silent)
+    if len(names) < 2:
+        return []
+    said = f"{UNUSED}, so its profiles changed nothing and are not compared: {', '.join(names)}."
+    return [f"{said} What was measured under them counts as rounds of one configuration."]
 
 
 def _lengths(group: Group) -> list[str]:

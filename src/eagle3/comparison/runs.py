@@ -14,6 +14,7 @@ from eagle3.comparison.figures import BENCH, EVALUATE, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
 from eagle3.evaluation.sequences import Sequences
+from eagle3.server.nccl_log import unused
 from eagle3.tracking.cost import cost_figures, stage_hours
 from eagle3.tracking.results import FAILURE, TRAINED, acceptance, read_json
 
@@ -52,6 +53,8 @@ class Run:
     """Settings that NCCL did not read or did not follow when the served target was measured."""
     varied: list[str] = field(default_factory=list)
     """Overrides of a sweep's job that not all its jobs have: its name where nothing else tells it."""
+    nccl_unused: bool = False
+    """Whether NCCL did nothing when the served target was measured, as with one GPU."""
 
     @property
     def benched(self) -> bool:
@@ -199,12 +202,13 @@ def _read(folder: Path) -> Run | Note:
         return Note(folder, "finished, but report/summary.json can't be read; the same command writes it again")
     made = read_json(folder / "provenance.json")
     sequences = Sequences.read(folder / "report")
-    not_followed = read_json(folder / "report" / "nccl.json").get("not_followed") or []
+    nccl = read_json(folder / "report" / "nccl.json")
     asked = dict(flat(config))
     asked |= dict(_held(folder, asked, summary))
     if stage_hours(summary, asked):  # an older report counted less
         summary |= cost_figures(summary, asked)
-    return Run(folder, asked, summary, made, sequences, not_followed, _varied(folder, job))
+    not_followed = nccl.get("not_followed") or []
+    return Run(folder, asked, summary, made, sequences, not_followed, _varied(folder, job), unused(nccl))
 
 
 def _held(folder: Path, config: dict[str, Any], summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:

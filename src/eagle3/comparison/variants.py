@@ -18,6 +18,7 @@ from eagle3.comparison.noise import (
 )
 from eagle3.comparison.runs import CHAIN, Run
 from eagle3.evaluation.sequences import Sequences, accept_length
+from eagle3.tracking.units import counted
 
 SEED = "seed"
 REPEATS = (SEED, "bench.round")
@@ -37,8 +38,12 @@ class Variant:
     @property
     def label(self) -> str:
         told = [f"{name}={value}" for name, value in self.setting.items() if value]
-        told = told or [item for item in self.runs[0].varied if item.split("=")[0] not in REPEATS]
-        return ", ".join(told) or self.runs[0].folder.name
+        if told:
+            return ", ".join(told)
+        first, *others = ([item for item in run.varied if item.split("=")[0] not in REPEATS] for run in self.runs)
+        common = [item for item in first if all(item in other for other in others)]
+        # What they differ in made no difference: none of them is named for it.
+        return ", ".join(common) or (counted(len(self.runs), "run") if first else self.runs[0].folder.name)
 
     @property
     def folders(self) -> list[Path]:

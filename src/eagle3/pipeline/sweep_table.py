@@ -17,6 +17,7 @@ from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_t
 from eagle3.comparison.terminal import Fitting
 from eagle3.files.json_file import write_json
 from eagle3.pipeline.artifacts import read_json
+from eagle3.server.nccl_log import UNUSED, unused
 from eagle3.tracking.units import counted, duration
 
 JOB_RECORD, SWEEP_FILE, TABLE_FILE = "job.json", "sweep.json", "sweep.md"
@@ -37,7 +38,7 @@ class Record:
     figures: dict[str, float] = field(default_factory=dict)
     """Those by which runs are ranked, as report/summary.json has them."""
     notes: list[str] = field(default_factory=list)
-    """What a reader of the figures should know: settings that NCCL did not follow."""
+    """What a reader of the figures should know: settings that NCCL did not follow, or that it did nothing."""
 
     def write(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,8 @@ class Record:
         self.status, self.seconds, self.failure = status, round(seconds, 1), failure
         summary = read_json(run_dir / "report" / "summary.json") if status == "done" else {}
         self.figures = {name: float(summary[name]) for name in figures_in(summary)}
-        self.notes = read_json(run_dir / "report" / "nccl.json").get("not_followed", [])
+        nccl = read_json(run_dir / "report" / "nccl.json")
+        self.notes = [*nccl.get("not_followed", []), *[f"{UNUSED}: its profile changed nothing"] * unused(nccl)]
         self.write(run_dir)
 
 

@@ -7,6 +7,7 @@ Read are the lines of NCCL 2.19 to 2.30; NCCL_DEBUG_SUBSYS must have INIT, ENV, 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from eagle3.server.nccl_names import ALGORITHMS, PROTOCOLS
 
@@ -24,6 +25,9 @@ _RANKS = re.compile(r"nranks (\d+)", re.IGNORECASE)
 _IGNORED = re.compile(r"(NCCL_[A-Z0-9_]+)[^\n]*?(?:ignor|invalid|unknown)[^\n]*", re.IGNORECASE)
 _SILENT = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 """Read without a word."""
+_HEARD = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
+"""Values of NCCL_DEBUG with which NCCL says its version, if nothing else."""
+UNUSED = "NCCL was not used (one GPU, or a CPU)"
 
 
 @dataclass
@@ -90,6 +94,17 @@ def not_followed(env: Mapping[str, str], report: NcclReport) -> list[str]:
     if off and any(transport.startswith("P2P") for transport in report.transports):
         found.append("NCCL_P2P_*: NCCL used P2P although it is off")
     return found
+
+
+def unused(told: Mapping[str, Any]) -> bool:
+    """Whether NCCL did nothing: it was to say what it does, and said nothing.
+
+    Args:
+        told: what is in the nccl.json of a measurement.
+    """
+    seen = told.get("environment") or {}
+    heard = str(seen.get("NCCL_DEBUG")).upper() in _HEARD and "NCCL_DEBUG_FILE" not in seen
+    return heard and "version" in told and told["version"] is None
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:
