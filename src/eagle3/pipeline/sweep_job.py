@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle3.config import Config
 from eagle3.config.explain import explain
+from eagle3.config.load import PROJECT
 from eagle3.config.snapshot import resolved_yaml, write_snapshot
 from eagle3.config.validate import BENCH, STAGES
 from eagle3.errors import EXIT_INTERRUPTED, Eagle3Error
@@ -156,7 +157,15 @@ def _is_done(cfg: DictConfig, typed: Config, run_dir: Path) -> bool:
     if target is None:
         return False
     made: dict[str, Any] = read_json(run_dir / "provenance.json").get("artifacts", {})
-    return all(item.done and made.get(item.stage) == str(item.folder) for item in wanted_artifacts(typed, target))
+    return all(item.done and _is_place(made.get(item.stage), item.folder) for item in wanted_artifacts(typed, target))
+
+
+def _is_place(noted: object, folder: Path) -> bool:
+    """Whether a run noted this folder; it may have been elsewhere then, in the project, which was moved since."""
+    if noted == str(folder):
+        return True
+    within = folder.relative_to(PROJECT).parts if folder.is_relative_to(PROJECT) else ()
+    return bool(within) and Path(str(noted)).parts[-len(within) :] == within
 
 
 def _what(text: str) -> dict[str, Any]:
