@@ -38,6 +38,7 @@ from eagle3.evaluation.figures import NONE, UNTRAINED
 from eagle3.evaluation.load import Load, alive
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sameness import Difference, explain
+from eagle3.evaluation.sequences import Sequences, accept_length
 from eagle3.evaluation.servers import Servers, require_captured
 from eagle3.files.json_lines import rows_of
 from eagle3.metrics import JsonlReporter
@@ -197,6 +198,10 @@ def test_rounds_in_turn_and_what_is_said_of_them(made: Path) -> None:
     assert summary["serve/best"] == SETTING
     assert summary["serve/speedup_min"] <= summary["serve/speedup"] <= summary["serve/speedup_max"]
     assert summary["serve/break_even"] == pytest.approx(summary["eval/accept_length"] / summary["serve/speedup"])
+    assert 0 <= summary["eval/accept_length_spread"] < 1
+    counts = Sequences.read(made / "served")
+    assert counts is not None
+    assert float(accept_length(counts.conditional)) == pytest.approx(summary["eval/accept_length"])
     assert summary["eval/greedy_differences"] == summary["eval/greedy_differences_without"] == 0
     assert {"eval/cond_acc_step_2", "serve/none/t0/c4/latency_p99_s", "eval/asked/accept_length"} <= summary.keys()
     page = (made / "served" / "served.md").read_text()

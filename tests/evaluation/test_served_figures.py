@@ -17,9 +17,11 @@ from eagle3.config.schema import (
     TargetConfig,
 )
 from eagle3.errors import DataError, ServerError
-from eagle3.evaluation.figures import NONE, best_of, cells_of, summary_of
+from eagle3.evaluation.figures import NONE, best_of, cells_of, counts_of_best, summary_of
 from eagle3.evaluation.load import Load, Reply, until_end
+from eagle3.evaluation.prompts import Prompt, ids_of
 from eagle3.evaluation.sameness import Difference, Explained, differences
+from eagle3.evaluation.sequences import accept_length
 from eagle3.evaluation.served import served_command
 from eagle3.evaluation.served_page import page
 from eagle3.evaluation.servers import require_captured
@@ -81,6 +83,32 @@ def test_what_comes_after_the_end_is_no_answer() -> None:
     assert until_end([5, 6, 2, 198], [2, 0]) == [5, 6, 2]
     assert until_end([5, 6], [2]) == [5, 6]
     assert until_end([], [2]) == []
+
+
+def test_the_accept_length_has_a_spread_over_prompts() -> None:
+    """Of the setting and load of the headline, over all rounds; its figures are those of the sums."""
+    found = loads([1.5, 1.2])
+    more = [
+        dataclasses.replace(load, server="s3k1d5", seconds=load.seconds * 2) for load in found if load.server != NONE
+    ]
+    cells, prompts = cells_of([*found, *more]), [Prompt("chat", "a", [1, 2]), Prompt("code", "b", [3])]
+    counts = counts_of_best(cells, [*found, *more], prompts)
+    assert counts is not None
+    assert counts.reached.tolist() == [[16, 12, 8], [16, 4, 2]]
+    assert counts.accepted.tolist() == [[12, 8, 6], [4, 2, 0]]
+    best = best_of(cells, 0.0, 1)
+    assert counts.conditional.tolist() == best.conditional
+    assert float(accept_length(counts.conditional)) == pytest.approx(best.accept_length)
+    spread = counts.metrics("eval")["eval/accept_length_spread"]
+    # Two prompts of 2.625 and 1.375: half of the draws have both, a quarter each has one twice.
+    assert spread == pytest.approx(1.25 / 8**0.5, rel=0.1)
+    assert f"Accept length 2.00 ± {spread:.2f}; it" in page(cells, summary([1.5]) | counts.metrics("eval"), [])
+    assert counts.ids.tolist() == ids_of(prompts).tolist()
+    bare = [
+        dataclasses.replace(load, replies=[dataclasses.replace(r, histogram=[]) for r in load.replies])
+        for load in found
+    ]
+    assert counts_of_best(cells_of(bare), bare, prompts) is None
 
 
 def test_drafts_that_were_never_accepted_are_shown() -> None:

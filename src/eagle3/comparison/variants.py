@@ -16,7 +16,7 @@ from eagle3.comparison.noise import (
     by_sequences,
     seeds_spread,
 )
-from eagle3.comparison.runs import CHAIN, Run
+from eagle3.comparison.runs import CHAIN, SERVED, Run
 from eagle3.evaluation.sequences import Sequences, accept_length
 from eagle3.tracking.units import counted
 
@@ -95,7 +95,7 @@ class Variant:
     @property
     def asked(self) -> str:
         """What was measured on."""
-        return "prompts" if self.runs[0].kind == CHAIN else "conversations"
+        return "prompts" if self.runs[0].kind in (CHAIN, SERVED) else "conversations"
 
     @cached_property
     def spread(self) -> Spread | None:

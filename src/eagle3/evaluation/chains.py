@@ -10,10 +10,9 @@ from typing import Any, Self
 import numpy as np
 
 from eagle3.evaluation.chain import Chain, ChainFigures, Round
-from eagle3.evaluation.prompts import Prompt
+from eagle3.evaluation.prompts import Prompt, ids_of
 from eagle3.evaluation.sequences import Sequences
 from eagle3.evaluation.sets import UNTRAINED
-from eagle3.evaluation.trained_on import key_of
 from eagle3.files.json_lines import JsonLines
 
 CHAINS = "chains.jsonl"
@@ -55,14 +54,8 @@ def counts_of(prompts: list[Prompt], chains: list[Chain], steps: int) -> Sequenc
     each = [ChainFigures(steps) for _ in chains]
     for figures, chain in zip(each, chains, strict=True):
         figures.add(chain)
-    ids = [int(_asked(prompt), 16) for prompt in prompts]
     reached, accepted = ([getattr(one, name) for one in each] for name in ("reached", "right"))
-    return Sequences(np.array(ids, np.uint64).astype(np.int64), np.array(reached), np.array(accepted))
-
-
-def _asked(prompt: Prompt) -> str:
-    """A name of its tokens: 16 hexadecimal digits."""
-    return hashlib.sha256(key_of(prompt.input_ids)).hexdigest()[:16]
+    return Sequences(ids_of(prompts), np.array(reached), np.array(accepted))
 
 
 class ChainJournal:
@@ -84,7 +77,7 @@ class ChainJournal:
 
     def _marks(self, prompt: Prompt) -> tuple[str, ...]:
         """The values of `_MARKS`."""
-        return self._of, prompt.set, prompt.key, _asked(prompt)
+        return self._of, prompt.set, prompt.key, prompt.asked
 
     def _take(self, row: dict[str, Any]) -> bool:
         marks = tuple(row[name] for name in _MARKS)

@@ -11,6 +11,8 @@ import numpy as np
 from eagle3.config.schema import DraftSetting
 from eagle3.errors import DataError
 from eagle3.evaluation.load import Load, Reply
+from eagle3.evaluation.prompts import Prompt, ids_of
+from eagle3.evaluation.sequences import Sequences
 
 NONE, UNTRAINED = "none", "untrained"
 """The server without speculation, and the one whose drafter has random weights."""
@@ -168,6 +170,24 @@ def _sums(replies: Sequence[Reply], steps: int = 0) -> tuple[list[int], list[int
     total = [sum(r.histogram[j] for r in replies if j < len(r.histogram)) for j in range(longest)]
     at_least = [sum(total[j:]) for j in range(longest)]
     return at_least[:-1], at_least[1:], sum(total)
+
+
+def counts_of_best(cells: Sequence[Cell], loads: Iterable[Load], prompts: Sequence[Prompt]) -> Sequences | None:
+    """Passes of each prompt in which draft k was reached, and accepted, over all rounds of the load that `summary_of`
+    is of; None where the server counts no drafts."""
+    best = best_of(cells, *cells[0].at)
+    wanted = (best.server, *best.at)
+    asked = [load.replies for load in loads if (load.server, load.temperature, load.concurrency) == wanted]
+    if not (steps := len(best.conditional)):
+        return None
+    each = [_sums([replies[i] for replies in asked], steps) for i in range(len(prompts))]
+    reached = [_filled(before, steps) for before, _, _ in each]
+    accepted = [_filled(right, steps) for _, right, _ in each]
+    return Sequences(ids_of(prompts), np.array(reached), np.array(accepted))
+
+
+def _filled(counts: list[int], steps: int) -> list[int]:
+    return [*counts, *[0] * (steps - len(counts))]
 
 
 def _percentiles(values: list[float]) -> dict[int, float]:

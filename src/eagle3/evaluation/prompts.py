@@ -1,7 +1,11 @@
 """What a drafter is asked: conversations held out from training, and prompt sets. None that it was trained on."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from eagle3.config import Config
 from eagle3.data.prompts import Message
@@ -20,6 +24,16 @@ class Prompt:
     key: str
     """Names it in its set."""
     input_ids: list[int]
+
+    @property
+    def asked(self) -> str:
+        """A name of its tokens: 16 hexadecimal digits."""
+        return hashlib.sha256(key_of(self.input_ids)).hexdigest()[:16]
+
+
+def ids_of(prompts: Sequence[Prompt]) -> np.ndarray:
+    """`[n]` int64: the names of their tokens, as numbers."""
+    return np.array([int(prompt.asked, 16) for prompt in prompts], np.uint64).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ from typing import Any
 from eagle3.config.schema import Config, DraftSetting
 from eagle3.drafter.capture import not_served
 from eagle3.errors import ConfigError, ServerError
-from eagle3.evaluation.figures import FAILED, NONE, UNTRAINED, accept_length, cells_of, name_of, summary_of
+from eagle3.evaluation.figures import (
+    FAILED,
+    NONE,
+    UNTRAINED,
+    accept_length,
+    cells_of,
+    counts_of_best,
+    name_of,
+    summary_of,
+)
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
 from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import PromptSets, load_prompts
@@ -60,8 +69,8 @@ def served_command(
 def run_served(
     cfg: Config, target: TargetInfo, drafter: Path, prompts: Path | None, out: Path, reporter: Reporter, logs: Path
 ) -> dict[str, Any]:
-    """Measures and writes `summary.json`, `served.md`, `loads.jsonl` (every reply) and `differences.json` into `out`.
-    A setting that fails is left out and named.
+    """Measures and writes `summary.json`, `served.md`, `loads.jsonl` (every reply), `sequences.safetensors` (sums of
+    each prompt with the best setting) and `differences.json` into `out`. A setting that fails is left out and named.
 
     Loads that `out` has are kept, and the others measured: it must be the folder of this configuration alone.
 
@@ -111,6 +120,10 @@ def run_served(
         # Not what the stopped evaluation took beside its loads: the starts of its servers, and the load it lost.
         "eval/seconds": time.perf_counter() - began + sum(load.seconds for load in kept),
     }
+    counts = counts_of_best(cells, loads, sets.prompts)
+    if counts is not None:
+        counts.save(out)
+        summary |= counts.metrics("eval")
     if 0.0 in cfg.evaluate.temperatures:
         summary |= {
             "eval/greedy_differences": len(explained),

@@ -44,7 +44,7 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
     if said := _noise(cells, best):
         yield said
     yield (
-        f"Accept length {best.accept_length:.2f}; it breaks even at {best.break_even:.2f}. "
+        f"Accept length {best.accept_length:.2f}{_around(summary)}; it breaks even at {best.break_even:.2f}. "
         f"{_rate(best.rate)} tokens/s against {_rate(summary['serve/tokens_per_s_without'])}. "
         f"The server's captured boundaries were read back while it served: {summary['eval/boundaries_read_back']}."
         + ("" if untrained is None else f" The same drafter with random weights: accept length {untrained:.2f}.")
@@ -55,6 +55,11 @@ def _parts(cells: Sequence[Cell], summary: dict[str, Any], explained: Sequence[E
     yield _sets([cell for cell in cells if cell.server != NONE and cell.at == best.at], best)
     if "eval/greedy_differences" in summary:
         yield _greedy(summary, explained)
+
+
+def _around(summary: dict[str, Any]) -> str:
+    spread = summary.get("eval/accept_length_spread")
+    return "" if spread is None else f" ± {spread:.2f}"
 
 
 def _failed(summary: dict[str, Any], cells: Sequence[Cell]) -> Iterator[str]:
