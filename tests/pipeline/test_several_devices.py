@@ -1,5 +1,6 @@
 """`trainer.devices` above 1 as the pipeline sees it: what is started, what it is called, and what is refused."""
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +61,31 @@ def test_more_devices_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
         _require_devices(config)
     config.trainer.devices = 2
     _require_devices(config)
+
+
+@pytest.mark.parametrize(
+    ("server", "evaluate", "says"),
+    [
+        ({"tp": 3}, "simulated", "server.tp: 3: the server of extract takes 3, and torch finds 2 GPUs here"),
+        (
+            {"tp": 2, "flags": {"extraction": {"dp_size": 2}}},
+            "simulated",
+            r"server.tp: 2 x 2 .*takes 4, and",
+        ),
+        ({"tp": 1, "flags": {"serving": {"dp_size": 3}}}, "served", "the server of evaluate takes 3, and"),
+        ({"tp": 2, "flags": {"common": {"dp_size": 2, "enable_dp_attention": True}}}, "served", None),
+        ({"tp": 2, "flags": {"serving": {"dp_size": 9}}}, "simulated", None),
+        ({"tp": 9, "device": "cpu"}, "simulated", None),
+    ],
+)
+def test_a_server_of_more_gpus_than_there_are(
+    monkeypatch: pytest.MonkeyPatch, server: dict[str, Any], evaluate: str, says: str | None
+) -> None:
+    """Known before anything is prepared. The two GPUs are made up."""
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: True, device_count=lambda: 2))
+    config = load(config_of(server={"device": "cuda", **server}, evaluate={"kind": evaluate}))
+    with pytest.raises(ConfigError, match=says) if says else contextlib.nullcontext():
+        _require_devices(config)
 
 
 def test_a_ranks_own_words_reach_whoever_waits(tmp_path: Path) -> None:

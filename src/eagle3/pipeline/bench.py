@@ -9,11 +9,11 @@ from rich.table import Table
 
 from eagle3.config import Config
 from eagle3.config.differences import flat
-from eagle3.errors import ConfigError
 from eagle3.evaluation.bench import bench_command, run_bench
 from eagle3.files.json_file import write_json
 from eagle3.metrics import JsonlReporter
 from eagle3.pipeline.artifacts import Artifact, locked, read_json
+from eagle3.pipeline.gpus import require_server_gpus
 from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.stages import bench_artifact
 from eagle3.target.info import TargetInfo
@@ -32,11 +32,7 @@ def check_bench(cfg: Config) -> None:
     """
     require_login(cfg.tracking)
     bench_command(cfg, cfg.target.path)
-    if cfg.server.device == "cuda":
-        import torch
-
-        if (there := torch.cuda.device_count()) < cfg.server.tp:
-            raise ConfigError(f"server.tp: {cfg.server.tp}, and torch finds {there} GPUs here; or choose server=cpu")
+    require_server_gpus(cfg, ["bench"])
 
 
 def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError
 from eagle3.pipeline.bench import check_bench
 from eagle3.pipeline.fit import require_fit_early
+from eagle3.pipeline.gpus import require_server_gpus
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.inputs import find_inputs
 from eagle3.pipeline.stages import artifacts_root, left_out
@@ -85,6 +86,8 @@ def _require_devices(cfg: Config) -> None:
             f"trainer.devices: {cfg.trainer.devices}, and torch finds {torch.cuda.device_count()} GPUs here; "
             "give at most that, or see whether CUDA_VISIBLE_DEVICES hides some"
         )
+    uses = {"prepare": asks, "extract": extracts, "evaluate": serves}
+    require_server_gpus(cfg, [stage for stage, serving in uses.items() if serving])
 
 
 def _require_server(cfg: Config) -> None:
