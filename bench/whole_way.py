@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config.load import PROJECT
-from eagle3.files.json_file import write_json
+from eagle3.files.json_file import json_or_empty, write_json
 from eagle3.server.arguments import installed
-from eagle3.tracking.results import Stage, read_json
+from eagle3.tracking.results import Stage
 from prompts import write_prompts
 
 
@@ -60,7 +60,7 @@ class Way:
             *self.overrides,
         ]
         self.call([sys.executable, str(PROJECT / "run.py"), *given], name)
-        return read_json(folder / "report" / "summary.json")
+        return json_or_empty(folder / "report" / "summary.json")
 
     def call(self, argv: list[str], name: str) -> None:
         """Shows what it says, and ends it in order after the limit."""
@@ -83,7 +83,7 @@ class Way:
 
     def prepare(self) -> dict[str, Any]:
         found = self.run("prepare", "until=prepare", "evaluate=simulated")
-        folder = Path(read_json(self.out / "runs" / "prepare" / "provenance.json")["artifacts"]["prepare"])
+        folder = Path(json_or_empty(self.out / "runs" / "prepare" / "provenance.json")["artifacts"]["prepare"])
         wanted = ("prepare/answers", "prepare/generated_tokens", "prepare/generated_tokens_per_s")
         series = {name: Stage(folder).series(name, over="minutes") for name in wanted}
         generated = {name: one.y[-1] for name, one in series.items() if one}
@@ -115,11 +115,11 @@ class Way:
 
     def artifact(self, name: str) -> Path:
         """The evaluation of a run."""
-        return Path(read_json(self.out / "runs" / name / "provenance.json")["artifacts"]["evaluate"])
+        return Path(json_or_empty(self.out / "runs" / name / "provenance.json")["artifacts"]["evaluate"])
 
     def curve(self) -> dict[str, Any]:
         """Each point is a training of its own, its learning rate down to zero at its end."""
-        whole = read_json(self.out / "runs" / "train" / "report" / "summary.json")
+        whole = json_or_empty(self.out / "runs" / "train" / "report" / "summary.json")
         steps, points = int(whole["train/steps"]), list[list[float]]()
         for wanted in sorted({max(round(steps * share), 1) for share in self.shares}):
             found = self.run(f"curve-{wanted}", "evaluate=simulated", f"trainer.max_steps={wanted}")
@@ -183,7 +183,7 @@ def main() -> None:
     for name in wanted:
         began = time.monotonic()
         found = way.steps[name]() | {"seconds": round(time.monotonic() - began, 1)}
-        figures = read_json(out / "figures.json") | {name: found}
+        figures = json_or_empty(out / "figures.json") | {name: found}
         write_json(out / "figures.json", figures)
         shown = {key: value for key, value in found.items() if not key.startswith("serve/s")}
         print(f"== {name}: {json.dumps(shown)}", flush=True)

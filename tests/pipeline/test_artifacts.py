@@ -15,7 +15,8 @@ from tests.training.made import config_of
 
 from eagle3.config import load
 from eagle3.errors import Eagle3Error
-from eagle3.pipeline.artifacts import Artifact, copy_folder, fingerprint, held, locked, read_json
+from eagle3.files.json_file import read_json
+from eagle3.pipeline.artifacts import Artifact, copy_folder, fingerprint, held, locked
 from eagle3.pipeline.reuse import as_left
 from eagle3.server.process import ChildTree
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from eagle3 import __version__
 from eagle3.commands.origin import made_of, part
+from eagle3.files.json_file import json_or_empty
 from eagle3.files.whole import whole_file
 from eagle3.target.info import TargetInfo
-from eagle3.tracking.results import read_json
 
 _FIGURES = (
     ("eval/accept_length", "accept length, {kind}", "{:.2f}"),
@@ -47,7 +47,7 @@ def write_card(out: Path, card: Card) -> None:
 
 
 def _lines(out: Path, card: Card) -> Iterator[str]:
-    config = read_json(out / "config.json")
+    config = json_or_empty(out / "config.json")
     hub = card.target.source.startswith("hub:")
     yield "---"
     if hub:
@@ -69,7 +69,7 @@ def _lines(out: Path, card: Card) -> Iterator[str]:
 
 def _figures(made: Path) -> Iterator[tuple[str, str]]:
     """Of the run (report/summary.json), or of the training (summary.json)."""
-    found: dict[str, Any] = read_json(made / "summary.json") | read_json(made / "report" / "summary.json")
+    found: dict[str, Any] = json_or_empty(made / "summary.json") | json_or_empty(made / "report" / "summary.json")
     for name, text, form in _FIGURES:
         if isinstance(value := found.get(name), str if form == "{}" else int | float):
             yield text.format(kind=_KINDS.get(str(found.get("eval/kind")), _SIMULATED)), form.format(value)

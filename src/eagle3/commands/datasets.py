@@ -10,7 +10,8 @@ from eagle3.commands.origin import Facts
 from eagle3.data.exchange.marker import EXPORT, IMPORT
 from eagle3.data.manifest import Manifest, quantisation_text
 from eagle3.data.standing import Standing, standing
-from eagle3.tracking.results import lengths, proof_texts, read_json
+from eagle3.files.json_file import json_or_empty
+from eagle3.tracking.results import lengths, proof_texts
 from eagle3.tracking.units import counted, quantity, size
 
 
@@ -65,7 +66,7 @@ def _state(manifest: Manifest, rest: Standing) -> Facts:
 
 
 def _imported(path: Path) -> tuple[str, str]:
-    made = read_json(path / IMPORT)
+    made = json_or_empty(path / IMPORT)
     return "made by", f"imported from {made.get('source')}, in the format {made.get('format')}"
 
 
@@ -81,7 +82,7 @@ def begun(path: Path) -> Facts:
 
 
 def exported(path: Path) -> Facts:
-    made = read_json(path / EXPORT)
+    made = json_or_empty(path / EXPORT)
     form, boundaries = str(made.get("format")), made.get("boundaries") or []
     yield (
         "format",
@@ -109,7 +110,7 @@ def _counted(found: dict[str, Any]) -> str:
 
 
 def prepared(path: Path) -> Facts:
-    made = read_json(path / "prepare.json")
+    made = json_or_empty(path / "prepare.json")
     counts = made.get("counts") or {}
     yield "source", str(made.get("source"))
     yield "target", f"{made.get('target')} (its tokenizer and chat template)"

@@ -10,13 +10,13 @@ from packaging.version import InvalidVersion, Version
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import made_of, part
 from eagle3.errors import ConfigError
+from eagle3.files.json_file import json_or_empty
 from eagle3.target.info import TargetInfo, read_info
-from eagle3.tracking.results import read_json
 
 
 def target_of(folder: Path) -> tuple[Path | None, str]:
     """(local folder of the target, prefix of its text model) from the run or training that a drafter lies in."""
-    job = read_json(folder.absolute().parent / "job.json")
+    job = json_or_empty(folder.absolute().parent / "job.json")
     made = part(made_of(folder), "target")
     path = job.get("target") or made.get("path")
     prefix = job.get("text_prefix") or made.get("text_prefix") or ""

@@ -18,9 +18,9 @@ from eagle3.commands.origin import config_of, part
 from eagle3.config.origin import FILES, read_origin, write_origin
 from eagle3.errors import EXIT_DONE, ConfigError, Eagle3Error
 from eagle3.files.disk import disk_error
+from eagle3.files.json_file import json_or_empty
 from eagle3.files.whole import PARTIAL, WRITING
 from eagle3.target.info import TargetInfo
-from eagle3.tracking.results import read_json
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _require_free(out: Path, folder: Path) -> None:
         return
     if not out.is_dir():
         raise ConfigError(f"{out}: is no folder; give a new one")
-    if part(read_json(out / "config.json"), "eagle3").get("by") == "export":
+    if part(json_or_empty(out / "config.json"), "eagle3").get("by") == "export":
         return
     if left := sorted(path.name for path in out.iterdir() if path.suffix not in (WRITING, PARTIAL)):
         raise ConfigError(

@@ -19,8 +19,9 @@ from eagle3.commands.sweeps import comparison, sweep
 from eagle3.config.origin import read_origin
 from eagle3.drafter.fields import IDS, LAYER, OWN, FaultyDrafterError, layout_of, read_config
 from eagle3.errors import EXIT_DONE, ConfigError, DataError, Eagle3Error
+from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.sweep_table import JOB_RECORD
-from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, read_json
+from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance
 from eagle3.tracking.units import duration, quantity, size
 
 _SIZES = {
@@ -78,7 +79,7 @@ def run_inspect(path: Path, snapshot: Path | None = None) -> int:
 
 
 def _run(path: Path) -> Facts:
-    made = read_json(path / "provenance.json")
+    made = json_or_empty(path / "provenance.json")
     failure = _failure(path)
     yield "state", run_state(path, failed=failure is not None)
     if failure is not None and not (path / "DONE").exists():
@@ -87,7 +88,7 @@ def _run(path: Path) -> Facts:
         yield "target", f"{target.get('name')}, from {target.get('source')}"
     if boundaries := made.get("boundaries"):
         yield "boundaries", ", ".join(map(str, boundaries))
-    yield from _accept_lengths(read_json(path / "report" / "summary.json"))
+    yield from _accept_lengths(json_or_empty(path / "report" / "summary.json"))
     for stage, folder in (made.get("artifacts") or {}).items():
         done = (Path(folder) / "DONE").exists()
         there = "finished" if done else "started" if Path(folder).exists() else "not there"
@@ -106,12 +107,12 @@ def _failure(path: Path) -> str | None:
     """Why the run failed, in its own words or, of a sweep's job, in the sweep's."""
     if (path / FAILURE).is_file():
         return " ".join((path / FAILURE).read_text(encoding="utf-8").split())
-    found = read_json(path / JOB_RECORD).get("failure")
+    found = json_or_empty(path / JOB_RECORD).get("failure")
     return " ".join(str(found).split()) if found else None
 
 
 def _training(path: Path) -> Facts:
-    job, stage = read_json(path / "job.json"), Stage(path)
+    job, stage = json_or_empty(path / "job.json"), Stage(path)
     config = job.get("config") or {}
     yield "state", stage_state(path)
     yield "target", str(job.get("target"))
@@ -133,11 +134,11 @@ def _training(path: Path) -> Facts:
 
 
 def _evaluation(path: Path) -> Facts:
-    job = read_json(path / "job.json")
+    job = json_or_empty(path / "job.json")
     yield "state", stage_state(path)
     yield "drafter", str(job.get("drafter"))
     yield "dataset", str(job.get("dataset"))
-    yield from _accept_lengths(read_json(path / "summary.json"))
+    yield from _accept_lengths(json_or_empty(path / "summary.json"))
 
 
 def _accept_lengths(summary: dict[str, Any]) -> Facts:

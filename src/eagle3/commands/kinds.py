@@ -9,9 +9,9 @@ from eagle3.commands.sweeps import PAGE
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.data.exchange.marker import EXPORT, IMPORT
 from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.sweep_table import JOB_RECORD, SWEEP_FILE
 from eagle3.target.weights import read_header
-from eagle3.tracking.results import read_json
 
 
 class Kind(StrEnum):
@@ -61,10 +61,10 @@ def kind_of(path: Path) -> Kind:
         return Kind.SWEEP
     if (path / PAGE).is_file():
         return Kind.COMPARISON
-    if "overrides" in read_json(path / JOB_RECORD):  # of a sweep, and failed before it began
+    if "overrides" in json_or_empty(path / JOB_RECORD):  # of a sweep, and failed before it began
         return Kind.RUN
     if (path / "job.json").is_file():
-        return Kind.EVALUATION if read_json(path / "job.json").get("drafter") else Kind.TRAINING
+        return Kind.EVALUATION if json_or_empty(path / "job.json").get("drafter") else Kind.TRAINING
     if (path / "config.json").is_file():
         return Kind.TARGET
     if list(path.glob("run-*.wandb")):
@@ -74,7 +74,7 @@ def kind_of(path: Path) -> Kind:
 
 def _drafter(path: Path) -> Kind | None:
     """A drafter, whatever has become of it: no other kind has a run's snapshot beside weights or a config.json."""
-    config = read_json(path / "config.json")
+    config = json_or_empty(path / "config.json")
     if "eagle" in json.dumps([config.get("architectures"), list(config)]).lower():
         return Kind.DRAFTER
     weights = sorted(path.glob("model*.safetensors"))

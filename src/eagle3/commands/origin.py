@@ -10,8 +10,8 @@ from eagle3.config.differences import differences
 from eagle3.config.origin import KEY, PROVENANCE, SNAPSHOT, write_origin
 from eagle3.config.provenance import provenance
 from eagle3.errors import ConfigError, DataError
+from eagle3.files.json_file import json_or_empty
 from eagle3.server.patches import plugin_sha256
-from eagle3.tracking.results import read_json
 from eagle3.tracking.summary import replay_command
 
 Facts = Iterator[tuple[str, str]]
@@ -20,7 +20,7 @@ Facts = Iterator[tuple[str, str]]
 
 def made_of(folder: Path) -> dict[str, Any]:
     """Provenance of the run that a drafter lies in, or was exported from."""
-    return read_json(folder.absolute().parent / PROVENANCE) or read_json(folder / PROVENANCE)
+    return json_or_empty(folder.absolute().parent / PROVENANCE) or json_or_empty(folder / PROVENANCE)
 
 
 def part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    if found := part(read_json(folder / "job.json"), "config"):
+    if found := part(json_or_empty(folder / "job.json"), "config"):
         return found
     file = folder / "config.yaml"
     if not file.is_file():

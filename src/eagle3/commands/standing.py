@@ -5,9 +5,9 @@ from typing import Any
 
 from eagle3.commands.origin import config_of, part
 from eagle3.errors import Eagle3Error
+from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.artifacts import DONE, LOCK, is_locked
 from eagle3.pipeline.sweep_table import JOB_RECORD
-from eagle3.tracking.results import read_json
 
 LAST = {"report": "evaluate"}
 """A report is no artifact: what it is about is made by then."""
@@ -32,7 +32,7 @@ def run_state(run: Path, failed: bool) -> str:
     busy = next(((stage, by) for stage, folder in artifacts.items() if (by := _maker(Path(str(folder))))), None)
     last = _last(run, artifacts)
     other = None if last is None else _finished_by(run, last)
-    of_a_sweep = "overrides" in read_json(run / JOB_RECORD)
+    of_a_sweep = "overrides" in json_or_empty(run / JOB_RECORD)
     if of_a_sweep and is_held(run):
         return "being run now, by its sweep"
     if busy is not None:
@@ -49,7 +49,7 @@ def run_state(run: Path, failed: bool) -> str:
 
 
 def _made(run: Path) -> dict[str, Any]:
-    return read_json(run / "provenance.json")
+    return json_or_empty(run / "provenance.json")
 
 
 def _last(run: Path, artifacts: dict[str, Any]) -> Path | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from eagle3.commands.origin import Facts
 from eagle3.commands.standing import is_held
+from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.sweep_table import SWEEP_FILE, TABLE_FILE, read_records, varied
-from eagle3.tracking.results import read_json
 
 PAGE = "comparison.html"
 
@@ -24,7 +24,7 @@ def sweep(path: Path) -> Facts:
     for name, label in ((TABLE_FILE, "table"), (f"comparison/{PAGE}", "comparison")):
         if (path / name).is_file():
             yield label, str(path / name)
-    command = str(read_json(path / SWEEP_FILE).get("command", "unknown"))
+    command = str(json_or_empty(path / SWEEP_FILE).get("command", "unknown"))
     yield "command", command
     if counts["done"] < len(records) and not running:
         yield "next", "the same command runs what is missing or failed"

@@ -22,7 +22,7 @@ from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import config_of, part
 from eagle3.config.validate import STAGES
 from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError
-from eagle3.tracking.results import read_json
+from eagle3.files.json_file import json_or_empty
 
 
 def run_verify(
@@ -74,7 +74,7 @@ def _faults_of(
 
 def _remedy(folder: Path) -> str:
     """Of a run or training without its drafter."""
-    training = part(read_json(folder / "provenance.json"), "artifacts").get("train")
+    training = part(json_or_empty(folder / "provenance.json"), "artifacts").get("train")
     if training and (there := Path(training) / "drafter").is_dir():
         return f"Its training has it: {shlex.join(['eagle3', 'export', str(there), '--format', 'sglang'])}"
     return "The same command makes it again, of a run in the folder of a new one"
@@ -91,7 +91,7 @@ def _parts(path: Path) -> list[tuple[Kind, Path]]:
         )
     parts: list[tuple[Kind, Path]] = []
     if kind is Kind.RUN:
-        dataset = part(read_json(path / "provenance.json"), "artifacts").get("extract")
+        dataset = part(json_or_empty(path / "provenance.json"), "artifacts").get("extract")
         if dataset and (Path(dataset) / "manifest.json").is_file():
             parts.append((Kind.DATASET, Path(dataset)))
     if kind in (Kind.RUN, Kind.TRAINING):
@@ -123,7 +123,7 @@ def _dataset_faults(folder: Path, target: Path | None) -> Iterator[object]:
     from eagle3.target.info import read_info
 
     if target is not None:
-        made_with = read_json(folder / MANIFEST).get("target") or {}
+        made_with = json_or_empty(folder / MANIFEST).get("target") or {}
         info = read_info(target, trust_remote_code=True)
         if info.fingerprint != made_with.get("fingerprint"):
             yield f"{MANIFEST}: the dataset was made with {made_with.get('name')}, another model than {target}"
@@ -148,7 +148,7 @@ def _export_faults(folder: Path) -> Iterator[str]:
     from eagle3.data.exchange.checking import CHECKED, check_export, foreign, not_checked
     from eagle3.data.exchange.marker import EXPORT
 
-    marker, faulty = read_json(folder / EXPORT), False
+    marker, faulty = json_or_empty(folder / EXPORT), False
     with _bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("files", total=None)
         for fault in check_export(folder, marker, lambda done, total: bar.update(task, completed=done, total=total)):

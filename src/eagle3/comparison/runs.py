@@ -14,9 +14,10 @@ from eagle3.comparison.figures import BENCH, EVALUATE, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
 from eagle3.evaluation.sequences import Sequences
+from eagle3.files.json_file import json_or_empty
 from eagle3.server.nccl_log import unused
 from eagle3.tracking.cost import cost_figures, stage_hours
-from eagle3.tracking.results import FAILURE, TRAINED, acceptance, read_json
+from eagle3.tracking.results import FAILURE, TRAINED, acceptance
 
 _LONGEST_CAUSE = 200
 """Letters of a failure that are shown; all of it is in the run's folder."""
@@ -159,7 +160,7 @@ def _is_run(folder: Path) -> bool:
 
 def _is_job(folder: Path) -> bool:
     """Of a sweep, which records a job before and after it ran."""
-    return "overrides" in read_json(folder / "job.json")
+    return "overrides" in json_or_empty(folder / "job.json")
 
 
 def _run_folders(path: Path, depth: int) -> Iterator[Path]:
@@ -186,7 +187,7 @@ def _what_else(path: Path) -> str:
 
 
 def _read(folder: Path) -> Run | Note:
-    job = read_json(folder / "job.json")
+    job = json_or_empty(folder / "job.json")
     if job.get("status") == "failed":
         why = _line(str(job.get("failure") or ""))
         return Note(folder, f"failed: {why}" if why else "failed")
@@ -197,12 +198,12 @@ def _read(folder: Path) -> Run | Note:
         config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     except (OSError, YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         return Note(folder, f"config.yaml can't be read ({type(error).__name__})")
-    summary = read_json(folder / "report" / "summary.json")
+    summary = json_or_empty(folder / "report" / "summary.json")
     if not isinstance(config, dict) or not summary:
         return Note(folder, "finished, but report/summary.json can't be read; the same command writes it again")
-    made = read_json(folder / "provenance.json")
+    made = json_or_empty(folder / "provenance.json")
     sequences = Sequences.read(folder / "report")
-    nccl = read_json(folder / "report" / "nccl.json")
+    nccl = json_or_empty(folder / "report" / "nccl.json")
     asked = dict(flat(config))
     asked |= dict(_held(folder, asked, summary))
     if stage_hours(summary, asked):  # an older report counted less
@@ -216,14 +217,14 @@ def _held(folder: Path, config: dict[str, Any], summary: dict[str, Any]) -> Iter
     said = summary.get("boundaries")
     if isinstance(said, str) and said:
         yield "layers.boundaries", [int(b) for b in said.split(",")]
-    drafter = read_json(folder / "drafter" / "config.json")
+    drafter = json_or_empty(folder / "drafter" / "config.json")
     for key, name in _SHAPE.items():
         if name in drafter and f"drafter.{key}" in config:
             yield f"drafter.{key}", drafter[name]
 
 
 def _varied(folder: Path, job: dict[str, Any]) -> list[str]:
-    planned = read_json(folder.parent / "sweep.json").get("jobs") or []
+    planned = json_or_empty(folder.parent / "sweep.json").get("jobs") or []
     return [item for item in job.get("overrides") or [] if not all(item in overrides for overrides in planned)]
 
 

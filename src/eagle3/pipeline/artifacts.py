@@ -136,16 +136,6 @@ def held() -> tuple[int, ...]:
     return tuple(_held)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; {} when there is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except ValueError as error:
-        raise Eagle3Error(f"{path}: not valid JSON ({error}); delete its folder and run again") from error
-
-
 def copy_folder(source: Path, destination: Path) -> None:
     """Copies a folder's files by hard links where the disk allows it: a large drafter is not stored twice.
 

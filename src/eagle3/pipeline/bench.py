@@ -10,9 +10,9 @@ from rich.table import Table
 from eagle3.config import Config
 from eagle3.config.differences import flat
 from eagle3.evaluation.bench import bench_command, run_bench
-from eagle3.files.json_file import write_json
+from eagle3.files.json_file import read_json, write_json
 from eagle3.metrics import JsonlReporter
-from eagle3.pipeline.artifacts import Artifact, locked, read_json
+from eagle3.pipeline.artifacts import Artifact, locked
 from eagle3.pipeline.gpus import require_server_gpus
 from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.stages import bench_artifact

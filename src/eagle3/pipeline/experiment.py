@@ -14,9 +14,9 @@ from eagle3.config.secrets import redact
 from eagle3.config.validate import BENCH, STAGES
 from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import Eagle3Error
-from eagle3.files.json_file import write_json
+from eagle3.files.json_file import read_json, write_json
 from eagle3.metrics import JsonlReporter, Reporter, Tail, replay
-from eagle3.pipeline.artifacts import Artifact, copy_folder, locked, read_json
+from eagle3.pipeline.artifacts import Artifact, copy_folder, locked
 from eagle3.pipeline.bench import add_bench_figures, measured
 from eagle3.pipeline.child import JOB_FILE, run_child, training_module
 from eagle3.pipeline.fit import require_fit

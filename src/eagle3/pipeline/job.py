@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eagle3.config import load_file
 from eagle3.config.validate import BENCH
-from eagle3.pipeline.artifacts import read_json
+from eagle3.files.json_file import read_json
 from eagle3.pipeline.bench import check_bench, run_bench_experiment
 from eagle3.pipeline.experiment import run_experiment
 from eagle3.pipeline.main import main

@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle3.config.provenance import provenance
 from eagle3.config.secrets import redact
-from eagle3.pipeline.artifacts import read_json
+from eagle3.files.json_file import read_json
 from eagle3.pipeline.sweep_table import JOB_RECORD, SWEEP_FILE, Record, varied_in
 
 

@@ -18,7 +18,8 @@ from eagle3.data.layout import DTYPES
 from eagle3.data.space import dataset_bytes
 from eagle3.errors import ConfigError, Eagle3Error, ServerError
 from eagle3.files.disk import free_bytes, gib, require_writable, used_bytes
-from eagle3.pipeline.artifacts import Artifact, read_json, unwritable
+from eagle3.files.json_file import read_json
+from eagle3.pipeline.artifacts import Artifact, unwritable
 from eagle3.pipeline.bench import bench_details
 from eagle3.pipeline.child import JOB_FILE, training_module
 from eagle3.pipeline.fit import require_fit

@@ -13,7 +13,7 @@ from eagle3.config import Config
 from eagle3.config.differences import Difference, config_differences, differences
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.errors import ConfigError
-from eagle3.pipeline.artifacts import read_json
+from eagle3.files.json_file import read_json
 from eagle3.pipeline.closeness import figures_apart, weights_apart
 from eagle3.pipeline.inputs import find_inputs
 from eagle3.pipeline.stages import inputs_of, stages_of

@@ -3,8 +3,9 @@
 from eagle3.config import Config
 from eagle3.errors import DataError
 from eagle3.evaluation.figures import FAILED
+from eagle3.files.json_file import read_json
 from eagle3.metrics import Reporter
-from eagle3.pipeline.artifacts import Artifact, read_json
+from eagle3.pipeline.artifacts import Artifact
 from eagle3.pipeline.imported import is_imported, require_whole
 from eagle3.pipeline.stages import dataset_content
 from eagle3.target.info import TargetInfo

@@ -21,7 +21,8 @@ from eagle3.config.load import PROJECT
 from eagle3.config.snapshot import resolved_yaml, write_snapshot
 from eagle3.config.validate import BENCH, STAGES
 from eagle3.errors import EXIT_INTERRUPTED, Eagle3Error
-from eagle3.pipeline.artifacts import DONE, held, is_locked, locked, read_json
+from eagle3.files.json_file import read_json
+from eagle3.pipeline.artifacts import DONE, held, is_locked, locked
 from eagle3.pipeline.devices import Taken, taken
 from eagle3.pipeline.sweep_table import Record, read_records, varied_in
 from eagle3.tracking.console import ConsoleReporter

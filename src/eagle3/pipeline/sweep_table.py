@@ -15,8 +15,7 @@ from eagle3.comparison.figures import figures_in, show
 from eagle3.comparison.ranking import Ranking
 from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_text
 from eagle3.comparison.terminal import Fitting
-from eagle3.files.json_file import write_json
-from eagle3.pipeline.artifacts import read_json
+from eagle3.files.json_file import read_json, write_json
 from eagle3.server.nccl_log import UNUSED, unused
 from eagle3.tracking.units import counted, duration
 

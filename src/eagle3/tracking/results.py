@@ -3,7 +3,6 @@
 Nothing here imports torch: `eagle3 inspect` must answer at once.
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,20 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from eagle3.files.json_file import json_or_empty
 from eagle3.metrics import Tail
 
 TRAINED, UNTRAINED = "trained", "untrained"
 FAILURE = "failure.txt"
 """In a run's folder: what ended it, where that was an error."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where the file is missing or torn, because a report must not fail for one missing figure."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ class Stage:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """summary.json; prepare.json or manifest.json of the stages that have those."""
-        return next((found for name in _SUMMARIES if (found := read_json(self.folder / name))), {})
+        return next((found for name in _SUMMARIES if (found := json_or_empty(self.folder / name))), {})
 
     def series(self, metric: str, over: str = "step") -> Series:
         """A metric over the step, over another metric of the same rows, or over "minutes" since the first row.

@@ -11,8 +11,9 @@ import numpy as np
 
 from eagle3.config.differences import flat
 from eagle3.config.schema import Config
+from eagle3.files.json_file import json_or_empty
 from eagle3.tracking.cost import NAMESPACES, cost_figures
-from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, acceptance, read_json
+from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, acceptance
 
 _RATES = {"extract": "extract/tokens_per_s", "train": "train/tokens_per_s"}
 
@@ -110,7 +111,7 @@ class Results:
     @property
     def drafter_config(self) -> dict[str, Any]:
         """config.json of the drafter."""
-        return read_json(self.inputs.drafter / "config.json") if self.inputs.drafter else {}
+        return json_or_empty(self.inputs.drafter / "config.json") if self.inputs.drafter else {}
 
     def timings(self) -> list[Timing]:
         lines = []
