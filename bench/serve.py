@@ -34,7 +34,7 @@ from eagle3.evaluation.chain_run import run_chains
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.served import PAGE, run_served
 from eagle3.evaluation.sets import require_sets
-from eagle3.files.json_file import write_json
+from eagle3.files.json_file import json_or_empty, write_json
 from eagle3.metrics import JsonlReporter
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo, read_info
@@ -130,10 +130,7 @@ def measurement(cfg: Config, info: TargetInfo, drafter: Path, prepared: Path | N
 
 def begin(out: Path, wanted: dict[str, Any]) -> None:
     """Keeps the loads of a measurement that was stopped; those of another go."""
-    try:
-        known = json.loads((out / MEASUREMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = None
+    known = json_or_empty(out / MEASUREMENT)
     if known != json.loads(json.dumps(wanted, default=str)):
         (out / LOADS).unlink(missing_ok=True)
         write_json(out / MEASUREMENT, wanted)

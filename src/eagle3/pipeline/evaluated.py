@@ -5,7 +5,6 @@ stands for its own files alone, so all of these are named beside it.
 """
 
 import dataclasses
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from eagle3.errors import ConfigError
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sets import HELD_OUT, prompt_file, require_sets, set_name
 from eagle3.evaluation.trained_on import trained_on
+from eagle3.files.json_file import json_or_empty
 from eagle3.server.arguments import installed
 from eagle3.server.flags import QUIET_FLAGS
 from eagle3.target.info import TargetInfo
@@ -66,11 +66,7 @@ def _given(drafter: Path, cfg: Config, target: TargetInfo, before: Before) -> di
 
 
 def _is_ours(drafter: Path) -> bool:
-    try:
-        config = json.loads((drafter / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and bool(config.get("eagle3"))
+    return bool(json_or_empty(drafter / "config.json").get("eagle3"))
 
 
 def _simulated(cfg: Config, before: Before) -> dict[str, Any]:
