@@ -2,14 +2,23 @@
 
 from eagle3.evaluation.figures import NONE
 from eagle3.evaluation.load import Load, Reply
+from eagle3.evaluation.prompts import Prompt
 
 SETTING = "s3k1d4"
 SLOW, FAST = 2.0, 0.5
 """Seconds of a load of 40 tokens."""
 
 
+ASKED = [Prompt("chat", "a", [1]), Prompt("code", "b", [1, 2])]
+
+
+def asked(name: str, key: str) -> str:
+    """The name of a prompt's tokens."""
+    return next((prompt.asked for prompt in ASKED if (prompt.set, prompt.key) == (name, key)), f"{name}/{key}")
+
+
 def reply(key: str, ids: list[int], histogram: list[int], name: str = "chat", seconds: float = 1.0) -> Reply:
-    return Reply(name, key, ids, seconds, sum(histogram), histogram)
+    return Reply(name, key, asked(name, key), ids, seconds, sum(histogram), histogram)
 
 
 def loads(speed_ups: list[float], without: float = 20.0, other: list[int] | None = None) -> list[Load]:

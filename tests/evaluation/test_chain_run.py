@@ -22,10 +22,11 @@ from eagle3.errors import Eagle3Error
 from eagle3.evaluation.chain import run_chain
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.main import main
-from eagle3.evaluation.open import checked
+from eagle3.evaluation.open import checked, weights_sha256
 from eagle3.evaluation.prompts import load_prompts
 from eagle3.evaluation.sequences import Sequences, accept_length
 from eagle3.evaluation.trained_on import Asked, key_of, trained_on
+from eagle3.files.json_file import write_json
 from eagle3.files.json_lines import sealed, unsealed
 from eagle3.metrics import JsonlReporter
 from eagle3.target.info import read_info
@@ -104,7 +105,7 @@ def as_served(rows: list[dict[str, Any]]) -> bytes:
     for row in rows:
         counts = [round_["accepted"] for round_ in row["rounds"]]
         histogram = [counts.count(k) for k in range(max(counts, default=0) + 1)]
-        replies.append(Reply(row["set"], row["key"], row["output_ids"], 1.0, len(counts), histogram))
+        replies.append(Reply(row["set"], row["key"], row["asked"], row["output_ids"], 1.0, len(counts), histogram))
     return sealed(dataclasses.asdict(Load("s2k1d3", 0, 0.0, 1, 6.0, replies)))
 
 
@@ -116,7 +117,7 @@ def test_served_answers_are_followed(made: Path, capsys: pytest.CaptureFixture[s
     served = made / "served"
     served.mkdir()
     (served / "loads.jsonl").write_bytes(as_served(rows))
-    follow = {"drafts": drafts, "untrained": False, "follow": str(served), "max_new_tokens": 99}
+    follow: dict[str, Any] = {"drafts": drafts, "untrained": False, "follow": str(served)}
     found = evaluate(made, "same", made / "drafter", **follow)
     assert (found["eval/followed/same_passes"], found["eval/followed/chain_over_served"]) == (6, 1.0)
     assert found["eval/followed/served_accept_length"] == found["eval/accept_length"]
@@ -130,10 +131,25 @@ def test_served_answers_are_followed(made: Path, capsys: pytest.CaptureFixture[s
     again = [json.loads(line) for line in (made / "same" / "chains.jsonl").read_text().splitlines()]
     assert [row["output_ids"] for row in again if row["key"] == rows[0]["key"]] == [other]
 
-    (served / "loads.jsonl").write_bytes(as_served(rows[:-1]))
-    with pytest.raises(AssertionError):
-        evaluate(made, "lacking", made / "drafter", **follow)
-    assert "has no answer to code/code-02 (1 of 6 prompts); give evaluate.prompts" in capsys.readouterr().err
+    # What is no answer of this target to this prompt is not followed.
+    others: list[Any] = [(rows[:-1], {}, "has no answer to code/code-02, token for token (1 of 6 prompts); give eval")]
+    others += [([*rows[:-1], rows[-1] | {"asked": "0"}], {}, "has no answer to code/code-02, token for token (1 of 6")]
+    others += [(rows, {"max_new_tokens": 11}, "has answers of 12 tokens: give evaluate.max_new_tokens=12")]
+    others += [([rows[0] | {"output_ids": [10**6]}, *rows[1:]], {}, "has answers of another target: token 1000000 of")]
+    for replies, changed, says in others:
+        (served / "loads.jsonl").write_bytes(as_served(replies))
+        with pytest.raises(AssertionError):
+            evaluate(made, "lacking", made / "drafter", **follow | changed)
+        assert says in capsys.readouterr().err
+
+    # Of another drafter it is said, and measured all the same: an export has other files.
+    (served / "loads.jsonl").write_bytes(as_served(rows))
+    write_json(served / "summary.json", {"eval/drafter_weights": weights_sha256(made / "drafter")})
+    evaluate(made, "of-its-own", made / "drafter", **follow)
+    write_json(served / "summary.json", {"eval/drafter_weights": "0"})
+    evaluate(made, "of-another", made / "drafter", **follow)
+    said = [(made / out / "metrics.jsonl").read_text() for out in ("of-its-own", "of-another")]
+    assert ["was served with other weights than those of" in text for text in said] == [False, True]
 
 
 def test_one_that_was_made_by_others(made: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.drafter.targets import make_target
-from tests.evaluation.recorded_loads import SETTING, loads
+from tests.evaluation.recorded_loads import ASKED, SETTING, loads
 from tests.training.made import config_of
 
 from eagle3.config import load
@@ -13,11 +13,9 @@ from eagle3.config.schema import DraftSetting, EvaluateConfig
 from eagle3.errors import DataError
 from eagle3.evaluation.figures import NONE, UNTRAINED, best_of, cells_of
 from eagle3.evaluation.load import Load
-from eagle3.evaluation.prompts import Prompt
 from eagle3.evaluation.recorded import Wanted, missing, plan_of, read_loads, record
 from eagle3.pipeline.stages import stages_of
 
-ASKED = [Prompt("chat", "a", [1]), Prompt("code", "b", [1])]
 OTHER = "s5k1d6"
 EVALUATE = EvaluateConfig(
     drafts=[DraftSetting(), DraftSetting(5, 1, 6)], concurrency=[1, 4], temperatures=[0.0], rounds=2

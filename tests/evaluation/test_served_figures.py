@@ -226,8 +226,8 @@ def test_answers_that_are_not_the_targets_own() -> None:
 
 
 def test_one_that_ends_earlier() -> None:
-    short = Load("x", 0, 0.0, 1, 1.0, [Reply("chat", "a", [1, 2], 1.0, 0, [])])
-    long = Load("y", 0, 0.0, 1, 1.0, [Reply("chat", "a", [1, 2, 3], 1.0, 0, [])])
+    short = Load("x", 0, 0.0, 1, 1.0, [Reply("chat", "a", "0", [1, 2], 1.0, 0, [])])
+    long = Load("y", 0, 0.0, 1, 1.0, [Reply("chat", "a", "0", [1, 2, 3], 1.0, 0, [])])
     assert differences(short, long) == [Difference("y", "chat", "a", 2, -1, -1)]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.drafter.foreign import as_others
 from tests.drafter.targets import make_target
+from tests.evaluation.recorded_loads import loads
 from tests.training.made import config_of
 
 from eagle3.config import load
@@ -19,7 +20,8 @@ from eagle3.config.schema import Config, DrafterConfig, DraftSetting, RopeScalin
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
-from eagle3.errors import ConfigError
+from eagle3.errors import ConfigError, DataError
+from eagle3.files.json_lines import sealed
 from eagle3.pipeline.stages import stages_of
 from eagle3.target.info import read_info
 
@@ -172,14 +174,26 @@ def test_the_prompts_of_a_set_name_it_not_its_place(place: Path, tmp_path: Path)
 
 def test_served_answers_that_are_followed_are_known_by_what_they_are(place: Path, tmp_path: Path) -> None:
     cfg, target = config(place, "chain", True), read_info(place / "target")
+    cfg.evaluate.drafts = [DraftSetting()]
     folders = [stages_of(cfg, target).evaluate.folder]
-    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
+    lines: list[bytes] = []
+    for name, speed_up in (("a", 1.5), ("b", 1.5), ("c", 1.4)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "loads.jsonl").write_text(text)
+        lines = [sealed(dataclasses.asdict(load)) for load in loads([speed_up])]
+        (tmp_path / name / "loads.jsonl").write_bytes(b"".join(lines))
         cfg.evaluate.follow = str(tmp_path / name)
         folders.append(stages_of(cfg, target).evaluate.folder)
     assert folders[1] == folders[2]
     assert len(set(folders)) == 3
+
+    # What can't be followed is said before anything runs, by a plan too.
+    cfg.evaluate.drafts = [DraftSetting(5, 1, 6)]
+    with pytest.raises(DataError, match="no greedy answers with s5k1d6, but s3k1d4"):
+        stages_of(cfg, target)
+    cfg.evaluate.drafts = [DraftSetting()]
+    (tmp_path / "c" / "loads.jsonl").write_bytes(lines[0] + lines[1].replace(b"101", b"102"))
+    with pytest.raises(DataError, match="line 2 is not what was written"):
+        stages_of(cfg, target)
     (tmp_path / "c" / "loads.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"evaluate.follow: .*c is no served evaluation"):
         stages_of(cfg, target)

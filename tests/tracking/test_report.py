@@ -69,6 +69,21 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert summary["train/tokens_per_s"] == pytest.approx(900, rel=0.05)
 
 
+def test_what_a_chain_on_served_answers_says_is_in_report_and_terminal(tmp_path: Path) -> None:
+    """Also of one that is reused."""
+    some = inputs(tmp_path, "prepare", "extract", "evaluate")
+    some.cfg.evaluate.kind = "chain"
+    summary = {"eval/accept_length": 1.5, "eval/cond_acc_step_0": 0.5, "eval/sequences": 8}
+    followed = {"eval/followed/served_accept_length": 1.6, "eval/followed/same_passes": 2}
+    (some.stages[-1].folder / "summary.json").write_text(json.dumps(summary | followed))
+    page = (write_report(tmp_path / "run", some) / "report.md").read_text()
+    for said in (page, shown(tmp_path / "run", some)):
+        text = " ".join(said.split())
+        assert "WARNING: on the served answers, accept length 1.500, the server's 1.600; 2 of 8 answers" in text
+    (some.stages[-1].folder / "summary.json").write_text(json.dumps(summary))
+    assert "served" not in (write_report(tmp_path / "run", some) / "report.md").read_text().split("##")[0]
+
+
 @pytest.mark.parametrize(("known", "says"), [(1, "known; 3 that it had seen were left out"), (0, "not known: it may")])
 def test_a_drafter_that_was_given_is_named(tmp_path: Path, known: int, says: str) -> None:
     some = inputs(tmp_path, "prepare", "extract", "evaluate")

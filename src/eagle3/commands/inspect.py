@@ -13,12 +13,13 @@ from rich.text import Text
 from eagle3.commands.datasets import begun, dataset, exported, prepared
 from eagle3.commands.drafters import serve_command, target_of
 from eagle3.commands.kinds import Kind, kind_of
-from eagle3.commands.origin import Facts, checkpoint, extract_snapshot, made_by
+from eagle3.commands.origin import Facts, checkpoint, extract_snapshot, made_by, part
 from eagle3.commands.standing import run_state, stage_state
 from eagle3.commands.sweeps import comparison, sweep
 from eagle3.config.origin import read_origin
 from eagle3.drafter.fields import IDS, LAYER, OWN, FaultyDrafterError, layout_of, read_config
 from eagle3.errors import EXIT_DONE, ConfigError, DataError, Eagle3Error
+from eagle3.evaluation.followed import Agreement
 from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.sweep_table import JOB_RECORD
 from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance
@@ -134,10 +135,13 @@ def _training(path: Path) -> Facts:
 
 
 def _evaluation(path: Path) -> Facts:
-    job = json_or_empty(path / "job.json")
+    job, kind = json_or_empty(path / "job.json"), part(json_or_empty(path / "inputs.json"), "evaluate").get("kind")
     yield "state", stage_state(path)
-    yield "drafter", str(job.get("drafter"))
-    yield "dataset", str(job.get("dataset"))
+    if kind is not None:
+        yield "kind", str(kind)
+    for name in ("drafter", "dataset"):
+        if job.get(name):
+            yield name, str(job[name])
     yield from _accept_lengths(json_or_empty(path / "summary.json"))
 
 
@@ -147,6 +151,10 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
         if found.accept_length is not None:
             shares = ", ".join(f"{share:.0%}" for share in found.conditional)
             yield who, f"accept length {found.shown}" + (f" (by draft token: {shares})" if shares else "")
+    if (followed := Agreement.of_summary(summary)) is not None:
+        yield "followed", str(followed)
+    if (page := summary.get("serve/best")) is not None:
+        yield "served", f"{summary['serve/speedup']:.2f}x the tokens/s of no speculation, with {page}"
 
 
 def _drafter(path: Path) -> Facts:

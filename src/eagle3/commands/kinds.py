@@ -9,6 +9,7 @@ from eagle3.commands.sweeps import PAGE
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.data.exchange.marker import EXPORT, IMPORT
 from eagle3.errors import ConfigError, Eagle3Error
+from eagle3.evaluation.recorded import LOADS
 from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.sweep_table import JOB_RECORD, SWEEP_FILE
 from eagle3.target.weights import read_header
@@ -63,6 +64,8 @@ def kind_of(path: Path) -> Kind:
         return Kind.COMPARISON
     if "overrides" in json_or_empty(path / JOB_RECORD):  # of a sweep, and failed before it began
         return Kind.RUN
+    if (path / LOADS).is_file():  # served: by the run itself, without a job
+        return Kind.EVALUATION
     if (path / "job.json").is_file():
         return Kind.EVALUATION if json_or_empty(path / "job.json").get("drafter") else Kind.TRAINING
     if (path / "config.json").is_file():

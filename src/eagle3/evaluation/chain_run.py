@@ -10,15 +10,16 @@ from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError, DataError
-from eagle3.evaluation.agreement import agreement, greedy_replies
+from eagle3.evaluation.agreement import agreement
 from eagle3.evaluation.chain import ChainDrafter, ChainFigures, run_chain
 from eagle3.evaluation.chains import Answered, ChainJournal, counts_of
 from eagle3.evaluation.figures import name_of
+from eagle3.evaluation.followed import greedy_replies
 from eagle3.evaluation.forward import TransformersTarget
-from eagle3.evaluation.open import checked
+from eagle3.evaluation.open import checked, weights_sha256
 from eagle3.evaluation.prompts import Prompt, load_prompts
 from eagle3.evaluation.trained_on import training_figures
-from eagle3.files.json_file import write_json
+from eagle3.files.json_file import json_or_empty, write_json
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
 from eagle3.training.frozen import Frozen, initial_drafter
@@ -35,16 +36,34 @@ def evaluate_chain(job: Job, machine: Machine, reporter: Reporter) -> dict[str, 
     return run_chains(job.config, job.target, job.drafter, job.prompts, job.out, machine, reporter)
 
 
-def _answers(served: Path, setting: str, prompts: list[Prompt]) -> dict[tuple[str, str], list[int]]:
-    """What each prompt was answered. Raises DataError where one was not."""
-    replies = greedy_replies(served, setting)
-    lacking = [prompt for prompt in prompts if (prompt.set, prompt.key) not in replies]
+def _answers(
+    cfg: Config, folder: Path, vocab_size: int, prompts: list[Prompt], reporter: Reporter
+) -> dict[str, list[int]]:
+    """What each prompt was answered, by `Prompt.asked`; {} where nothing is followed.
+
+    Raises DataError where one was not, or its answer is none of this target or longer than answers may be.
+    """
+    if cfg.evaluate.follow is None:
+        return {}
+    served = Path(cfg.evaluate.follow)
+    replies = greedy_replies(served, name_of(cfg.evaluate.drafts[0]))
+    lacking = [prompt for prompt in prompts if prompt.asked not in replies]
     if lacking:
         raise DataError(
-            f"{served} has no answer to {lacking[0].set}/{lacking[0].key} ({len(lacking)} of {len(prompts)} prompts); "
-            "give evaluate.prompts and evaluate.limit as they were when it was served, or less"
+            f"{served} has no answer to {lacking[0].set}/{lacking[0].key}, token for token ({len(lacking)} of "
+            f"{len(prompts)} prompts); give evaluate.prompts, evaluate.limit, target and chat template as they were "
+            "when it was served, or fewer prompts"
         )
-    return {(prompt.set, prompt.key): replies[prompt.set, prompt.key].output_ids for prompt in prompts}
+    answers = {prompt.asked: replies[prompt.asked].output_ids for prompt in prompts}
+    longest, most = max(map(len, answers.values())), cfg.evaluate.max_new_tokens
+    if longest > most:
+        raise DataError(f"{served} has answers of {longest} tokens: give evaluate.max_new_tokens={longest}")
+    if (highest := max(max(ids, default=0) for ids in answers.values())) >= vocab_size:
+        raise DataError(f"{served} has answers of another target: token {highest} of a vocabulary of {vocab_size}")
+    weights = json_or_empty(served / "summary.json").get("eval/drafter_weights")
+    if weights not in (None, weights_sha256(folder)):
+        reporter.note(f"WARNING: {served} was served with other weights than those of {folder}")
+    return answers
 
 
 def run_chains(
@@ -82,14 +101,13 @@ def run_chains(
         untrained = initial_drafter(shape, frozen, cfg.seed).to(device)
         contenders[UNTRAINED] = ChainDrafter(untrained, frozen.embedding, frozen.draft_ids, dtype)
     steps, most = cfg.evaluate.drafts[0].steps, cfg.evaluate.max_new_tokens
-    followed = None if cfg.evaluate.follow is None else Path(cfg.evaluate.follow)
-    answers = {} if followed is None else _answers(followed, name_of(cfg.evaluate.drafts[0]), sets.prompts)
+    answers = _answers(cfg, folder, info.vocab_size, sets.prompts, reporter)
     whole = {name: ChainFigures(steps) for name in contenders}
     by_set = {prompt.set: ChainFigures(steps) for prompt in sets.prompts}
 
     def answer(prompt: Prompt) -> Answered:
         start = time.perf_counter()
-        known = answers.get((prompt.set, prompt.key), [])
+        known = answers.get(prompt.asked, [])
         asked = (prompt.input_ids, steps, len(known) or most, sets.end_ids, known)
         chains = [run_chain(target, one, *asked) for one in contenders.values()]
         return Answered(chains[0], chains[1] if len(chains) > 1 else None, time.perf_counter() - start)
@@ -127,8 +145,8 @@ def run_chains(
         summary |= figures.metrics(name)
         reporter.note(f"{name}: accept length {figures.accept_length:.3f} of real drafts, {len(sets.prompts)} prompts")
     summary |= {f"eval/{name}/accept_length": figures.accept_length for name, figures in by_set.items()}
-    if followed is not None:
-        found = agreement(followed, out, name_of(cfg.evaluate.drafts[0]))
+    if cfg.evaluate.follow is not None:
+        found = agreement(Path(cfg.evaluate.follow), out, name_of(cfg.evaluate.drafts[0]))
         summary |= found.metrics()
         reporter.note(str(found))
     if cfg.evaluate.drafter is not None:

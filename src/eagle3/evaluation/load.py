@@ -22,6 +22,8 @@ FLUSHES, FLUSH_S = 50, 0.1
 class Reply:
     set: str
     key: str
+    asked: str
+    """`Prompt.asked`."""
     output_ids: list[int]
     seconds: float
     """From sending to the whole reply."""
@@ -108,7 +110,9 @@ def _reply(prompt: Prompt, done: Completion, end_ids: Sequence[int], seconds: fl
     # Up to 0.5.11 the histogram has another name.
     histogram = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram") or []
     ids = until_end(done.output_ids, end_ids)
-    return Reply(prompt.set, prompt.key, ids, seconds, int(meta.get("spec_verify_ct", 0)), list(histogram))
+    return Reply(
+        prompt.set, prompt.key, prompt.asked, ids, seconds, int(meta.get("spec_verify_ct", 0)), list(histogram)
+    )
 
 
 def until_end(output_ids: list[int], end_ids: Sequence[int]) -> list[int]:

@@ -75,7 +75,7 @@ def read_loads(path: Path, plan: Sequence[Wanted], prompts: Sequence[Prompt]) ->
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))
-    asked = [(prompt.set, prompt.key) for prompt in prompts]
+    asked = [(prompt.set, prompt.key, prompt.asked) for prompt in prompts]
     loads: list[Load] = []
     for number, line in enumerate(whole.splitlines(keepends=True), 1):
         row = unsealed(line)
@@ -84,7 +84,7 @@ def read_loads(path: Path, plan: Sequence[Wanted], prompts: Sequence[Prompt]) ->
         load = Load.of(row)
         if Wanted.of(load) not in plan:
             raise _foreign(path, number, f"{Wanted.of(load)} is not asked for")
-        if [(reply.set, reply.key) for reply in load.replies] != asked:
+        if [(reply.set, reply.key, reply.asked) for reply in load.replies] != asked:
             raise _foreign(path, number, "it has replies to other prompts")
         loads.append(load)
     return loads

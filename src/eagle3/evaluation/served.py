@@ -21,7 +21,7 @@ from eagle3.evaluation.figures import (
     summary_of,
 )
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
-from eagle3.evaluation.open import checked
+from eagle3.evaluation.open import checked, weights_sha256
 from eagle3.evaluation.prompts import PromptSets, load_prompts
 from eagle3.evaluation.recorded import LOADS, Wanted, missing, plan_of, read_loads, record
 from eagle3.evaluation.sameness import Difference, Explained, differences, explain
@@ -115,6 +115,7 @@ def run_served(
     summary = {
         **summary_of(cells),
         "eval/sequences": len(sets.prompts),
+        "eval/drafter_weights": weights_sha256(drafter),
         "eval/boundaries_read_back": ",".join(map(str, loaded.boundaries)),
         "eval/loads_kept": len(kept),
         # Not what the stopped evaluation took beside its loads: the starts of its servers, and the load it lost.

@@ -12,6 +12,8 @@ from typing import Any
 from eagle3.config import Config
 from eagle3.config.provenance import file_sha256
 from eagle3.errors import ConfigError
+from eagle3.evaluation.figures import name_of
+from eagle3.evaluation.followed import greedy_replies
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sets import HELD_OUT, prompt_file, require_sets, set_name
 from eagle3.evaluation.trained_on import trained_on
@@ -43,6 +45,7 @@ def evaluate_inputs(cfg: Config, target: TargetInfo, before: Before) -> dict[str
 
     Raises:
         ConfigError: a prompt set is not there, or what is followed is no served evaluation.
+        DataError: what is followed is damaged, or has no answers with these drafts.
     """
     inputs: dict[str, Any] = {"revision": REVISION, "train": before.train}
     if cfg.evaluate.drafter is not None:
@@ -86,10 +89,14 @@ def _chain(cfg: Config, before: Before) -> dict[str, Any]:
     if cfg.evaluate.drafter is None:
         asked["untrained"] = cfg.evaluate.untrained
     if cfg.evaluate.follow is not None:
-        loads = Path(cfg.evaluate.follow) / LOADS
-        if not loads.is_file():
-            raise ConfigError(f"evaluate.follow: {loads.parent} is no served evaluation; it has no {LOADS}")
-        asked["follow"] = file_sha256([loads])
+        served = Path(cfg.evaluate.follow)
+        if not (served / LOADS).is_file():
+            raise ConfigError(
+                f"evaluate.follow: {served} is no served evaluation: it has no {LOADS}. Give its folder under "
+                "artifacts/evaluate; of a run, provenance.json names it"
+            )
+        greedy_replies(served, name_of(cfg.evaluate.drafts[0]))  # a line that was changed is said now
+        asked["follow"] = file_sha256([served / LOADS])
     return {"evaluate": asked, "trainer": _arithmetic(cfg), **_asked(cfg, before)}
 
 

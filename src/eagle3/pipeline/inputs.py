@@ -24,6 +24,8 @@ def find_inputs(cfg: Config) -> None:
         given = getattr(holder, field)
         if given is None:
             continue
+        if not given:
+            raise ConfigError(f"{key}: empty; give a path, or null for none")
         if found := found_path(given):
             setattr(holder, field, str(found))
             continue

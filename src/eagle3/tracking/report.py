@@ -31,7 +31,7 @@ _CAPTIONS = {
 
 _KINDS = {
     "simulated": "on held-out conversations (simulated)",
-    "chain": "of real drafts, without a server, on held-out prompts",
+    "chain": "of real drafts, without a server, on prompts that it was not trained on",
     "served": "served",
 }
 """What is said of an accept length, by `evaluate.kind`."""
@@ -119,7 +119,8 @@ def _verdict(results: Results) -> str:
         kind = results.inputs.cfg.evaluate.kind
         if page := _served(results):
             return page.partition("\n\n")[0]
-        return f"**Accept length {results.trained.shown}** {_KINDS[kind]}{before}."
+        followed = "" if results.followed is None else f" {results.followed}."
+        return f"**Accept length {results.trained.shown}** {_KINDS[kind]}{before}.{followed}"
     last = results.inputs.stages[-1].name if results.inputs.stages else "nothing"
     return f"The run ended after the stage `{last}` (`until={results.inputs.cfg.until}`)."
 
@@ -261,6 +262,8 @@ def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
         for line in results.timings()
     ]
     places = [("stages", ", ".join(lines)), ("report", str(run_dir / "report" / "report.md"))]
+    if results.followed is not None:
+        places.insert(0, ("followed", str(results.followed)))
     if (drafter := inputs.drafter or results.given) is not None:
         places.append(("drafter", str(drafter)))
     places += [("dataset", str(record.folder)) for record in inputs.stages if record.name == "extract"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from eagle3.config.differences import flat
 from eagle3.config.schema import Config
+from eagle3.evaluation.followed import Agreement
 from eagle3.files.json_file import json_or_empty
 from eagle3.tracking.cost import NAMESPACES, cost_figures
 from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, acceptance
@@ -84,6 +85,11 @@ class Results:
     @property
     def untrained(self) -> Acceptance:
         return acceptance(self._summary("evaluate"), UNTRAINED)
+
+    @property
+    def followed(self) -> Agreement | None:
+        """What a chain on served answers says of the server."""
+        return Agreement.of_summary(self._summary("evaluate"))
 
     @property
     def given(self) -> Path | None:
