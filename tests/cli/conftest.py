@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.drafter.foreign import as_others, make_ours
+from tests.drafter.foreign import make_theirs
 from tests.drafter.targets import make_target
 
-from eagle3.config.schema import DrafterConfig
-from eagle3.drafter.shape import DrafterShape
 from eagle3.target.info import TargetInfo
 
 
@@ -18,6 +16,4 @@ def target(tmp_path: Path) -> TargetInfo:
 
 @pytest.fixture
 def theirs(tmp_path: Path, target: TargetInfo) -> Path:
-    make_ours(tmp_path / "theirs", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
-    as_others(tmp_path / "theirs")
-    return tmp_path / "theirs"
+    return make_theirs(tmp_path / "theirs", target)

@@ -14,8 +14,6 @@ from tests.drafter.foreign import BOUNDARIES, make_ours, rewrite
 from tests.drafter.targets import make_target
 
 from eagle3.cli import main
-from eagle3.config.schema import DrafterConfig
-from eagle3.drafter.shape import DrafterShape
 from eagle3.target.info import TargetInfo
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -25,7 +23,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 def run(tmp_path: Path, target: TargetInfo) -> Path:
     """A finished run with a drafter."""
     run = tmp_path / "runs" / "mine" / "now"
-    make_ours(run / "drafter", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
+    make_ours(run / "drafter", target)
     made = {"target": {"path": str(target.path), "name": "tiny", "source": "local"}}
     (run / "snapshot").mkdir()
     for folder in (run, run / "drafter"):

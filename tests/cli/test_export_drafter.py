@@ -8,11 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.cli.speaking import spoken
-from tests.drafter.foreign import BOUNDARIES, as_others, make_ours, rewrite
+from tests.drafter.foreign import BOUNDARIES, make_ours, make_theirs, rewrite
 from tests.drafter.targets import make_target
 
-from eagle3.config.schema import DrafterConfig
-from eagle3.drafter.shape import DrafterShape
 from eagle3.target.info import TargetInfo
 
 
@@ -21,8 +19,7 @@ def run(tmp_path: Path) -> tuple[TargetInfo, Path]:
     """A run that trained on boundaries 3, 4, 6 of a target that SGLang reads in two ways."""
     target = make_target(tmp_path / "target", "DeepseekV3ForCausalLM")
     folder = tmp_path / "runs" / "mine" / "now"
-    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48, norm_output=True), target, 3)
-    make_ours(folder / "drafter", target, shape, [3, 4, 6])
+    make_ours(folder / "drafter", target, [3, 4, 6], norm_output=True)
     made = {
         "target": {"path": str(target.path), "name": "tiny", "source": "hub:me/tiny@abc"},
         "versions": {"torch": "2"},
@@ -131,9 +128,7 @@ def test_for_vllm(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[st
 
 def test_a_drafter_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = make_target(tmp_path / "target")
-    folder = tmp_path / "theirs"
-    make_ours(folder, target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
-    as_others(folder)
+    folder = make_theirs(tmp_path / "theirs", target)
     given = ("--target", str(target.path))
     code, out, err = spoken(capsys, "verify", str(folder), *given)
     assert (code, err) == (0, ""), out
@@ -172,8 +167,7 @@ def test_what_a_version_does_not_have(run: tuple[TargetInfo, Path], capsys: pyte
 def test_several_layers(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Before 0.5.12 SGLang's drafter has one."""
     target, folder = run
-    cfg = DrafterConfig(draft_vocab_size=48, num_layers=2)
-    make_ours(folder / "drafter", target, DrafterShape.build(cfg, target, 3), [3, 4, 6])
+    make_ours(folder / "drafter", target, [3, 4, 6], num_layers=2)
     code, _, err = spoken(capsys, "export", str(folder), "--format", "sglang", "--sglang-version", "0.5.11")
     assert code == 2
     assert "it has 2 layers: SGLang 0.5.11 has no such drafter; 0.5.12 and newer have" in err

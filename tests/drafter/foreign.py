@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from eagle3.config.schema import DrafterConfig
 from eagle3.drafter.export import export_drafter
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
@@ -20,11 +21,19 @@ BOUNDARIES = [2, 4, 5]
 """The default ones of the 8-layer target."""
 
 
-def make_ours(folder: Path, target: TargetInfo, shape: DrafterShape, boundaries: list[int] = BOUNDARIES) -> Drafter:
-    """A random drafter that knows the tokens `DRAFT_IDS`."""
-    drafter = Drafter(shape)
+def make_ours(folder: Path, target: TargetInfo, boundaries: list[int] = BOUNDARIES, **changes: Any) -> Drafter:
+    """A random drafter that knows the tokens `DRAFT_IDS`; `changes` of its DrafterConfig."""
+    config = DrafterConfig(draft_vocab_size=len(DRAFT_IDS), **changes)
+    drafter = Drafter(DrafterShape.build(config, target, len(boundaries)))
     export_drafter(drafter, DRAFT_IDS, boundaries, target, folder, "0.5.23")
     return drafter
+
+
+def make_theirs(folder: Path, target: TargetInfo) -> Path:
+    """A drafter of someone else, and right."""
+    make_ours(folder, target)
+    as_others(folder)
+    return folder
 
 
 def rewrite(

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.drafter.foreign import BOUNDARIES, DRAFT_IDS, as_others, make_ours, rewrite
+from tests.drafter.foreign import BOUNDARIES, DRAFT_IDS, as_others, make_ours, make_theirs, rewrite
 from tests.drafter.targets import make_target
 from torch import Tensor
 
-from eagle3.config.schema import DrafterConfig
 from eagle3.drafter.check import check_drafter
 from eagle3.drafter.check_tensors import vocabulary_problems
 from eagle3.drafter.folder import read_drafter
 from eagle3.drafter.load import load_drafter
 from eagle3.drafter.notes import notes_on
-from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import Eagle3Error
 from eagle3.evaluation.open import checked
 from eagle3.target.info import TargetInfo
@@ -34,10 +32,7 @@ def target(tmp_path: Path) -> TargetInfo:
 
 @pytest.fixture
 def folder(tmp_path: Path, target: TargetInfo) -> Path:
-    """Of someone else, and right."""
-    make_ours(tmp_path / "theirs", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
-    as_others(tmp_path / "theirs")
-    return tmp_path / "theirs"
+    return make_theirs(tmp_path / "theirs", target)
 
 
 def faults(folder: Path, target: TargetInfo, trained_on: list[int] | None = None) -> list[str]:
@@ -64,7 +59,7 @@ def test_other_names_are_known(folder: Path, target: TargetInfo) -> None:
 
 def test_others_of_several_layers(folder: Path, target: TargetInfo) -> None:
     """The norm that SGLang makes in every layer, and uses in the first, may be there or not."""
-    made = make_ours(folder, target, DrafterShape.build(DrafterConfig(num_layers=3, draft_vocab_size=48), target, 3))
+    made = make_ours(folder, target, num_layers=3)
     as_others(folder)
     assert faults(folder, target) == []
     unused = ["layers.1.input_layernorm.weight", "layers.2.input_layernorm.weight"]
@@ -201,7 +196,7 @@ def test_one_off_is_known_where_the_training_is(folder: Path, target: TargetInfo
 
 def test_a_switch_of_ours_that_was_changed(tmp_path: Path, target: TargetInfo) -> None:
     """Nothing in the weights tells whether the carried state is normed."""
-    make_ours(tmp_path / "ours", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
+    make_ours(tmp_path / "ours", target)
     rewrite(tmp_path / "ours", lambda c: c.update(norm_output=True))
     assert check_drafter(tmp_path / "ours", target) == [
         "config.json: norm_output is True, but it was exported with False"
@@ -210,7 +205,7 @@ def test_a_switch_of_ours_that_was_changed(tmp_path: Path, target: TargetInfo) -
 
 def test_the_version_decides_what_ids_mean(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target", "DeepseekV3ForCausalLM")
-    make_ours(tmp_path / "d", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3), [3, 4, 6])
+    make_ours(tmp_path / "d", target, [3, 4, 6])
     assert check_drafter(tmp_path / "d", target) == []
     (problem,) = check_drafter(tmp_path / "d", target, None, "0.5.12")
     assert "SGLang 0.5.12 reads the capture ids [3, 4, 6] as boundaries [4, 5, 7]" in problem

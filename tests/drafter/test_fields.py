@@ -9,10 +9,9 @@ import torch
 from tests.drafter.foreign import as_others, make_ours, rewrite
 from tests.drafter.targets import make_target
 
-from eagle3.config.schema import DrafterConfig, RopeScaling
+from eagle3.config.schema import RopeScaling
 from eagle3.drafter.check import check_drafter
 from eagle3.drafter.load import load_drafter
-from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.speculators import export_speculators
 from eagle3.errors import Eagle3Error
 from eagle3.target.info import TargetInfo
@@ -42,10 +41,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TargetInfo:
 
 
 def made(folder: Path, target: TargetInfo, kind: str) -> Path:
-    shape = DrafterShape.build(
-        DrafterConfig(draft_vocab_size=48, rope_scaling=RopeScaling("llama3", 8.0, 16)), target, 3
-    )
-    drafter = make_ours(folder, target, shape)
+    drafter = make_ours(folder, target, rope_scaling=RopeScaling("llama3", 8.0, 16))
     if kind == "others":
         as_others(folder)
     if kind == "speculators":

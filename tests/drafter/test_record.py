@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.drafter.foreign import DRAFT_IDS, as_others, make_ours, rewrite
+from tests.drafter.foreign import DRAFT_IDS, make_ours, make_theirs, rewrite
 from tests.drafter.targets import make_target
 
-from eagle3.config.schema import DrafterConfig
 from eagle3.drafter.check import another_target, check_drafter
 from eagle3.drafter.folder import read_drafter
 from eagle3.drafter.load import load_drafter
 from eagle3.drafter.notes import notes_on
-from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.speculators import export_speculators
 from eagle3.target.info import TargetInfo
 
@@ -31,20 +29,17 @@ def target(tmp_path: Path) -> TargetInfo:
 
 @pytest.fixture
 def ours(tmp_path: Path, target: TargetInfo) -> Path:
-    make_ours(tmp_path / "ours", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
+    make_ours(tmp_path / "ours", target)
     return tmp_path / "ours"
 
 
 @pytest.fixture
 def theirs(tmp_path: Path, target: TargetInfo) -> Path:
-    make_ours(tmp_path / "theirs", target, DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3))
-    as_others(tmp_path / "theirs")
-    return tmp_path / "theirs"
+    return make_theirs(tmp_path / "theirs", target)
 
 
 def speculators(folder: Path, target: TargetInfo, ours: bool) -> Path:
-    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3)
-    drafter = make_ours(folder, target, shape)
+    drafter = make_ours(folder, target)
     export_speculators(drafter, DRAFT_IDS, [2, 4, 5], target, folder, str(target.path))
     if not ours:
         rewrite(folder, lambda c: c.pop("eagle3"))

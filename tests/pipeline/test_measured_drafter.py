@@ -78,8 +78,7 @@ def test_a_run_of_it(tmp_path: Path) -> None:
     write_chat_model(tmp_path / "model")
     write_conversations(tmp_path / "talks.jsonl", 30)
     target = read_info(tmp_path / "model")
-    shape = DrafterShape.build(DrafterConfig(draft_vocab_size=48), target, 3)
-    make_ours(tmp_path / "theirs", target, shape, [2, 3, 4])
+    make_ours(tmp_path / "theirs", target, [2, 3, 4])
     as_others(tmp_path / "theirs")
     arguments = [
         "name=theirs",
