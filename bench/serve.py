@@ -27,13 +27,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from eagle3.config.explain import explain
 from eagle3.config.load import PROJECT, load, register
-from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_INTERRUPTED, ConfigError, Eagle3Error
 from eagle3.evaluation.chain_run import run_chains
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.served import PAGE, run_served
 from eagle3.evaluation.sets import require_sets
+from eagle3.evaluation.trained_on import drafter_sha256
 from eagle3.files.json_file import json_or_empty, write_json
 from eagle3.metrics import JsonlReporter
 from eagle3.server.arguments import installed
@@ -117,11 +117,10 @@ def measure(args: argparse.Namespace) -> None:
 
 def measurement(cfg: Config, info: TargetInfo, drafter: Path, prepared: Path | None) -> dict[str, Any]:
     """All that OUT's figures depend on."""
-    files = sorted(path for path in drafter.iterdir() if path.suffix in (".json", ".safetensors"))
     return {
         "config": dataclasses.asdict(cfg),
         "target": info.fingerprint,
-        "drafter": file_sha256(files),
+        "drafter": drafter_sha256(drafter),
         "prepared": None if prepared is None else str(prepared.resolve()),
         "sglang": installed(cfg.server.python).version,
         "machine": socket.gethostname(),

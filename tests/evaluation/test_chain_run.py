@@ -22,10 +22,10 @@ from eagle3.errors import Eagle3Error
 from eagle3.evaluation.chain import run_chain
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.main import main
-from eagle3.evaluation.open import checked, weights_sha256
+from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import load_prompts
 from eagle3.evaluation.sequences import Sequences, accept_length
-from eagle3.evaluation.trained_on import Asked, key_of, trained_on
+from eagle3.evaluation.trained_on import Asked, key_of, trained_on, weights_sha256
 from eagle3.files.json_file import write_json
 from eagle3.files.json_lines import sealed, unsealed
 from eagle3.metrics import JsonlReporter

@@ -18,8 +18,8 @@ from eagle3.config.schema import (
 )
 from eagle3.errors import DataError, ServerError
 from eagle3.evaluation.figures import NONE, best_of, cells_of, counts_of_best, summary_of
-from eagle3.evaluation.load import Load, Reply, until_end
-from eagle3.evaluation.prompts import Prompt, ids_of
+from eagle3.evaluation.load import Load, Reply
+from eagle3.evaluation.prompts import Prompt, ids_of, until_end
 from eagle3.evaluation.sameness import Difference, Explained, differences
 from eagle3.evaluation.sequences import accept_length
 from eagle3.evaluation.served import served_command

@@ -153,8 +153,8 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
             yield who, f"accept length {found.shown}" + (f" (by draft token: {shares})" if shares else "")
     if (followed := Agreement.of_summary(summary)) is not None:
         yield "followed", str(followed)
-    if (page := summary.get("serve/best")) is not None:
-        yield "served", f"{summary['serve/speedup']:.2f}x the tokens/s of no speculation, with {page}"
+    if (best := summary.get("serve/best")) is not None:
+        yield "served", f"{summary['serve/speedup']:.2f}x the tokens/s of no speculation, with {best}"
 
 
 def _drafter(path: Path) -> Facts:

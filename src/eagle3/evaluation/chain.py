@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle3.drafter.model import Drafter, Weights
 from eagle3.evaluation.forward import TransformersTarget
+from eagle3.evaluation.prompts import until_end
 
 QUERY_BLOCK = 128
 Cache = tuple[Tensor, Tensor]
@@ -147,9 +148,8 @@ def run_chain(
         tokens = [*drafts[:accepted], wanted[accepted]]
         target.keep(position + 2 + accepted)
         states = done.states[: accepted + 1]
-        end = next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
         chain.rounds.append(Round(position, drafts, accepted))
-        chain.output_ids += tokens[:end]
+        chain.output_ids += until_end(tokens, ends)
     del chain.output_ids[max_new_tokens:]
     return chain
 

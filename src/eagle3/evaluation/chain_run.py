@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from eagle3.config.provenance import file_sha256
 from eagle3.config.schema import Config
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError, DataError
@@ -16,9 +15,9 @@ from eagle3.evaluation.chains import Answered, ChainJournal, counts_of
 from eagle3.evaluation.figures import name_of
 from eagle3.evaluation.followed import greedy_replies
 from eagle3.evaluation.forward import TransformersTarget
-from eagle3.evaluation.open import checked, weights_sha256
+from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import Prompt, load_prompts
-from eagle3.evaluation.trained_on import training_figures
+from eagle3.evaluation.trained_on import drafter_sha256, training_figures, weights_sha256
 from eagle3.files.json_file import json_or_empty, write_json
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
@@ -113,7 +112,7 @@ def run_chains(
         return Answered(chains[0], chains[1] if len(chains) > 1 else None, time.perf_counter() - start)
 
     measurement = {
-        "drafter": file_sha256(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))),
+        "drafter": drafter_sha256(folder),
         "target": info.fingerprint,
         "computed": [str(device.type), str(dtype)],
         "asked": [steps, most, sets.end_ids],

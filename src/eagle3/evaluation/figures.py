@@ -85,8 +85,7 @@ class Cell:
         found |= {f"{stage}/accept_length": self.accept_length, f"{stage}/break_even": self.break_even}
         found |= {f"{stage}/cond_acc_step_{k}": share for k, share in enumerate(self.conditional)}
         found |= {f"{stage}/position_acc_{k}": share for k, share in enumerate(self.by_position)}
-        low, high = min(self.speed_ups), max(self.speed_ups)
-        return found | {f"{stage}/speedup": self.speed_up, f"{stage}/speedup_min": low, f"{stage}/speedup_max": high}
+        return found | _speed_up(stage, self.speed_ups)
 
 
 def cells_of(loads: Iterable[Load]) -> list[Cell]:
@@ -142,6 +141,12 @@ def _cell(
         speed_up=median(speed_ups),
         speed_ups=speed_ups,
     )
+
+
+def _speed_up(stage: str, speed_ups: Sequence[float]) -> dict[str, float]:
+    """`<stage>/speedup` (`_min`, `_max`): the median, the smallest and the largest of the rounds."""
+    name = f"{stage}/speedup"
+    return {name: median(speed_ups), f"{name}_min": min(speed_ups), f"{name}_max": max(speed_ups)}
 
 
 def _rate(load: Load, name: str) -> float:
@@ -215,9 +220,7 @@ def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "eval/kind": "served",
         "serve/best": best.server,
-        "serve/speedup": best.speed_up,
-        "serve/speedup_min": min(best.speed_ups),
-        "serve/speedup_max": max(best.speed_ups),
+        **_speed_up("serve", best.speed_ups),
         "eval/accept_length": best.accept_length,
         "serve/break_even": best.break_even,
         "serve/tokens_per_s": best.rate,
@@ -226,8 +229,7 @@ def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:
     found |= {f"eval/cond_acc_step_{k}": share for k, share in enumerate(best.conditional)}
     found |= {f"eval/{name}/accept_length": length for name, length in best.by_set.items()}
     for name, speed_ups in best.by_set_speed_ups.items():
-        found |= {f"serve/{name}/speedup": median(speed_ups)}
-        found |= {f"serve/{name}/speedup_min": min(speed_ups), f"serve/{name}/speedup_max": max(speed_ups)}
+        found |= _speed_up(f"serve/{name}", speed_ups)
     for cell in cells:
         found |= {f"serve/{name}": value for name, value in cell.metrics().items()}
     return found

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.errors import DataError
-from eagle3.evaluation.figures import NONE, UNTRAINED
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.recorded import LOADS
 from eagle3.files.json_lines import rows_of
@@ -70,8 +69,8 @@ def greedy_replies(served: Path, setting: str) -> dict[str, Reply]:
     loads = [Load.of(row) for row in rows_of(served / LOADS)]
     greedy = [load for load in loads if load.server == setting and load.temperature == 0]
     if not greedy:
-        drafted = {load.server for load in loads if load.temperature == 0 and load.server not in (NONE, UNTRAINED)}
-        there = ", ".join(sorted(name for name in drafted if "k1d" in name)) or "no load of any that drafts a chain"
+        chains = {load.server for load in loads if load.temperature == 0 and "k1d" in load.server}
+        there = ", ".join(sorted(chains)) or "no load of any that drafts a chain"
         raise DataError(
             f"{served} has no greedy answers with {setting}, but {there}; the first of evaluate.drafts says which are "
             "followed: s3k1d4 is {steps: 3, topk: 1, tokens: 4}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from eagle3.errors import RejectedError, ServerError
-from eagle3.evaluation.prompts import Prompt
+from eagle3.evaluation.prompts import Prompt, until_end
 from eagle3.server.client import Client, Completion
 from eagle3.server.launch import Server
 
@@ -109,20 +109,12 @@ def _reply(prompt: Prompt, done: Completion, end_ids: Sequence[int], seconds: fl
     meta = done.meta
     # Up to 0.5.11 the histogram has another name.
     histogram = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram") or []
+    # Where one pass reaches both the end and the longest length, older SGLang (0.5.17; not 0.5.23) keeps what was
+    # accepted after the end.
     ids = until_end(done.output_ids, end_ids)
     return Reply(
         prompt.set, prompt.key, prompt.asked, ids, seconds, int(meta.get("spec_verify_ct", 0)), list(histogram)
     )
-
-
-def until_end(output_ids: list[int], end_ids: Sequence[int]) -> list[int]:
-    """An answer up to its first end token.
-
-    Where one pass reaches both the end token and the longest length, older SGLang (0.5.17; not 0.5.23) keeps
-    the accepted tokens after the end.
-    """
-    end = next((i + 1 for i, token in enumerate(output_ids) if token in end_ids), len(output_ids))
-    return output_ids[:end]
 
 
 async def alive(server: Server, work: Coroutine[Any, Any, T]) -> T:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from eagle3.config.provenance import file_sha256
 from eagle3.drafter.check import check_drafter
 from eagle3.drafter.folder import read_drafter
 from eagle3.drafter.load import LoadedDrafter, load_drafter
@@ -47,11 +46,6 @@ def _require_target(folder: Path, own: dict[str, Any], target: TargetInfo) -> No
             "config.json have changed since. To measure it all the same, take eagle3.target.fingerprint out of the "
             "drafter's config.json."
         )
-
-
-def weights_sha256(folder: Path) -> str:
-    """Of a drafter's weights alone, which moving it leaves as they are."""
-    return file_sha256(sorted(folder.glob("*.safetensors")))
 
 
 def checked(folder: Path, target: TargetInfo, python: str | None) -> LoadedDrafter:

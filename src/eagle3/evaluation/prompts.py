@@ -1,7 +1,7 @@
 """What a drafter is asked: conversations held out from training, and prompt sets. None that it was trained on."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,12 @@ class Prompt:
 def ids_of(prompts: Sequence[Prompt]) -> np.ndarray:
     """`[n]` int64: the names of their tokens, as numbers."""
     return np.array([int(prompt.asked, 16) for prompt in prompts], np.uint64).astype(np.int64)
+
+
+def until_end(output_ids: list[int], end_ids: Container[int]) -> list[int]:
+    """An answer up to its first end token."""
+    end = next((i + 1 for i, token in enumerate(output_ids) if token in end_ids), len(output_ids))
+    return output_ids[:end]
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from eagle3.evaluation.figures import (
     summary_of,
 )
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
-from eagle3.evaluation.open import checked, weights_sha256
+from eagle3.evaluation.open import checked
 from eagle3.evaluation.prompts import PromptSets, load_prompts
 from eagle3.evaluation.recorded import LOADS, Wanted, missing, plan_of, read_loads, record
 from eagle3.evaluation.sameness import Difference, Explained, differences, explain
 from eagle3.evaluation.served_page import page
 from eagle3.evaluation.servers import Servers
-from eagle3.evaluation.trained_on import training_figures
+from eagle3.evaluation.trained_on import training_figures, weights_sha256
 from eagle3.evaluation.untrained import export_untrained
 from eagle3.files.json_file import write_json
 from eagle3.metrics import Reporter

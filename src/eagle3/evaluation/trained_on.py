@@ -8,9 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from eagle3.config.origin import PROVENANCE
+from eagle3.config.provenance import file_sha256
 from eagle3.data.placement import PROMPTS, Prompts, read_prompts
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+
+def drafter_sha256(folder: Path) -> str:
+    """Of a drafter's files: description and weights."""
+    return file_sha256(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")))
+
+
+def weights_sha256(folder: Path) -> str:
+    """Of a drafter's weights alone."""
+    return file_sha256(sorted(folder.glob("*.safetensors")))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from eagle3.evaluation.figures import name_of
 from eagle3.evaluation.followed import greedy_replies
 from eagle3.evaluation.recorded import LOADS
 from eagle3.evaluation.sets import HELD_OUT, prompt_file, require_sets, set_name
-from eagle3.evaluation.trained_on import trained_on
+from eagle3.evaluation.trained_on import drafter_sha256, trained_on
 from eagle3.files.json_file import json_or_empty
 from eagle3.server.arguments import installed
 from eagle3.server.flags import QUIET_FLAGS
@@ -55,10 +55,9 @@ def evaluate_inputs(cfg: Config, target: TargetInfo, before: Before) -> dict[str
 
 
 def _given(drafter: Path, cfg: Config, target: TargetInfo, before: Before) -> dict[str, Any]:
-    files = sorted(path for path in drafter.iterdir() if path.suffix in (".json", ".safetensors"))
     seen = trained_on(cfg.evaluate.drafter, before.prompts).folder
     found: dict[str, Any] = {
-        "drafter": file_sha256(files),
+        "drafter": drafter_sha256(drafter),
         "target": target.fingerprint,
         "text_prefix": cfg.target.text_prefix,
         "trained_on": None if seen is None else seen.name,
