@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle3.evaluation.bench import _from_the_shell
+from eagle3.evaluation.bench import _from_the_shell, _inherited
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,10 @@ def test_one_that_nccl_does_not_follow_is_called_so(name: str, value: str, says:
 
 def test_one_that_it_follows_is_only_named() -> None:
     assert _from_the_shell("NCCL_ALGO", "Ring", []) == "NCCL_ALGO=Ring: comes from the shell"
+
+
+def test_what_a_container_image_says_of_its_package_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_VERSION", "2.28.3-1")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    assert "NCCL_VERSION" not in _inherited({})
+    assert _inherited({})["NCCL_NVLS_ENABLE"] == "0"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ def env_of(**env: str) -> dict[str, str]:
         ({"NCCL_PROT": "LL"}, "nccl.serving.env.NCCL_PROT: no NCCL variable is called so; did you mean NCCL_PROTO"),
         ({"NCCL_PROTO": "LL64"}, "LL64 is not one of LL, LL128, Simple"),
         ({"NCCL_PROTO": "LL,"}, "NCCL_PROTO=LL,: nothing"),
+        ({"NCCL_ALGO": "Tree"}, "leaves AllGather without an algorithm"),
+        ({"NCCL_ALGO": "^Ring,NVLS,PAT,CollnetDirect"}, "leaves AllGather without an algorithm"),
+        ({"NCCL_ALGO": "PAT"}, "leaves AllReduce without an algorithm"),
         ({"NCCL_ALGO": "Rings"}, "Rings is not one of Tree, Ring"),
         ({"NCCL_P2P_LEVEL": "NVLINK"}, "is not one of LOC"),
         ({"NCCL_NTHREADS": "500"}, "64, 128, 256, 512"),
@@ -41,6 +45,9 @@ def test_what_nccl_would_ignore_or_refuse_is_refused(env: dict[str, str], says: 
 
 def test_what_nccl_takes_is_taken() -> None:
     env_of(NCCL_PROTO="^LL,LL128", NCCL_ALGO="allreduce:ring,tree;broadcast:ring", NCCL_P2P_LEVEL="nvl")
+    env_of(NCCL_ALGO="allreduce:Tree")
+    env_of(NCCL_ALGO="Ring;AllReduce:Tree,NVLSTree")
+    env_of(NCCL_ALGO="Collnet")
     env_of(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,ENV", NCCL_NTHREADS="512", NCCL_CUMEM_ENABLE="-2")
 
 
@@ -82,6 +89,11 @@ def test_a_setting_that_nccl_did_not_follow_is_named() -> None:
     assert not_followed({"NCCL_NTHREADS": "512"}, report) == ["NCCL_NTHREADS=512: NCCL does not say that it read it"]
     assert not_followed({"NCCL_MAX_NCHANNELS": "8"}, report) == ["NCCL_MAX_NCHANNELS=8: NCCL took 16 channels"]
     assert not_followed({"NCCL_MAX_NCHANNELS": "16", "NCCL_DEBUG": "INFO"}, report) == []
+    assert not_followed({"NCCL_ALGO": "allreduce:Tree"}, replace(report, read={"NCCL_ALGO": "allreduce:Tree"})) == [
+        "NCCL_ALGO=allreduce:Tree: NCCL used Ring too"
+    ]
+    read = replace(report, read={"NCCL_ALGO": "allgather:PAT"})
+    assert not_followed({"NCCL_ALGO": "allgather:PAT"}, read) == [], "of AllReduce nothing is said"
     assert not_followed({"NCCL_PROTO": "LL"}, NcclReport()) == [], "one GPU: NCCL has nothing to do"
     words = parse("x NCCL version 2.30.7\nNCCL_WORK_FIFO_BYTES=1000 is being ignored because it is not a power of 2.")
     assert "power of 2" in not_followed({"NCCL_WORK_FIFO_BYTES": "1000"}, words)[0]

@@ -85,3 +85,19 @@ def test_the_whole_server_s_end_is_told_as_such(server: Server, monkeypatch: pyt
     until(lambda: server.tree.poll() is not None)
     with pytest.raises(ServerLostError, match="was killed by SIGKILL"):
         server.check()
+
+
+def test_what_nccl_refuses_is_the_reason(tmp_path: Path) -> None:
+    """Not in SGLang's words, which are "invalid usage". NCCL's are as published with a bug report."""
+    words = "Error : no algorithm/protocol available for function AllGather with datatype ncclInt8. NCCL_ALGO was set"
+    says = f"[2026-12-01 00:39:43] host:1:2 [0] enqueue.cc:2040 NCCL WARN {words}\nException: NCCL error: invalid usage"
+    tree = ChildTree(
+        [sys.executable, "-c", f"print({says!r}, flush=True); raise SystemExit(1)"],
+        env=os.environ,
+        log=tmp_path / "log",
+        grace_s=1.0,
+    )
+    with Server(serving(tmp_path), tree, None) as server:
+        until(lambda: tree.poll() is not None)
+        with pytest.raises(ServerLostError, match=f"ended with code 1: NCCL: {re.escape(words)}. Log: "):
+            server.check()

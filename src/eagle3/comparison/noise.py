@@ -24,12 +24,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The difference of two accept lengths with its 95% interval."""
+    """The difference of two figures with its interval."""
 
     difference: float
     low: float
     high: float
     source: str
+    interval: str = "95%"
+    """What the interval is: of 95%, or that of the repeats of one round each."""
 
     @property
     def exceeds(self) -> bool:
@@ -38,7 +40,7 @@ class Verdict:
 
     def shown(self, of: float | None = None) -> str:
         """The difference and its interval; as shares where it is said of what."""
-        return f"{amount(self.difference, of)} (95%: {amount(self.low, of)} to {amount(self.high, of)})"
+        return f"{amount(self.difference, of)} ({self.interval}: {amount(self.low, of)} to {amount(self.high, of)})"
 
     def behind(self, of: float | None = None) -> str:
         """As a cell: `equal`, the difference, or that it is a tie."""
@@ -81,6 +83,16 @@ def by_seeds(ours: Sequence[float], theirs: Sequence[float], what: str = "seeds"
     inverse = [0.0, *(1 / n for n in range(len(_T95), 0, -1))]
     t = float(np.interp(1 / freedom, inverse, [_NORMAL95, *reversed(_T95)]))
     return Verdict(difference, difference - t * error, difference + t * error, f"{len(a)} and {len(b)} {what}")
+
+
+def by_repeats(difference: float, ours: tuple[float, float], theirs: tuple[float, float]) -> Verdict:
+    """From the smallest to the largest difference of any repeats: what one start of a server each can tell.
+
+    Args:
+        difference: of the medians.
+        ours, theirs: smallest and largest.
+    """
+    return Verdict(difference, ours[0] - theirs[1], ours[1] - theirs[0], "repeats of one round", "repeats")
 
 
 def by_sequences(ours: Sequences, theirs: Sequences, what: str = "conversations") -> Verdict:

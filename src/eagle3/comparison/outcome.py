@@ -93,9 +93,11 @@ def _spread(found: Comparison) -> list[str]:
     seeds, bootstrap = (any(word in source for source in sources) for word in ("seeds", "bootstrap"))
     ranked = [place for group in found.targets for ranking in group.rankings for place in ranking.places]
     rounds = [place for place in ranked if place.spread is not None]
+    repeats = any(isinstance(place.verdict, Verdict) and place.verdict.interval != "95%" for place in ranked)
+    within = "With one round each an interval is that of the repeats of one server: another start may differ by more."
     sources += [f"{count} rounds" for count in dict.fromkeys(place.count for place in rounds)]
     if not sources:
-        return []
+        return [within] * repeats
     said = [f"± is one standard deviation: {', '.join(sources)}."]
     if seeds:
         said.append("Seeds hold the noise of training on the same held-out conversations.")
@@ -103,6 +105,8 @@ def _spread(found: Comparison) -> list[str]:
         said.append("A bootstrap holds the noise of the measurement alone: another seed may differ by more.")
     if rounds:
         said.append("A round starts the server anew.")
+    if repeats:
+        said.append(within)
     return [" ".join(said)]
 
 

@@ -14,6 +14,7 @@ from eagle3.comparison.groups import Group
 from eagle3.comparison.noise import Verdict, is_equal
 from eagle3.comparison.runs import SIMULATED
 from eagle3.comparison.table import Comparison
+from eagle3.comparison.variants import Variant
 from eagle3.tracking.plots import BLUE, GREEN, GREY, ORANGE, STYLE, new_figure, thousands
 
 _MOST_LINES = 8
@@ -26,6 +27,8 @@ TITLE: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 11, "fontweight": 
 
 
 _Draw = Callable[[Group], Any]
+_Bar = tuple[float, float, float]
+"""Mean, smallest and largest."""
 
 
 def draw(comparison: Comparison) -> dict[str, Any]:
@@ -135,25 +138,33 @@ def _acceptance(group: Group) -> Any:
 
 def _rates(group: Group) -> Any:
     """Tokens/s of what differs between drafters: an extraction that all share tells nothing."""
-    panels = []
+    panels: list[tuple[str, list[_Bar | None]]] = []
     for column in group.columns:
         if column.source is None or not column.title.endswith("tokens/s"):
             continue
         each = [variant.values(column.source) for variant in group.variants]
         if any(any(values) for values in each) and len({tuple(values) for values in each}) > 1:
-            panels.append((column.title, each))
+            panels.append((column.title, [_bar(values) for values in each]))
     return _bars(group, panels, "the slowest to the fastest run")
 
 
 def _served(group: Group) -> Any:
     """Decoding and prefill of the served target under each configuration."""
-    panels = [
-        (ranking.title, [variant.values(ranking.figure) for variant in group.variants]) for ranking in group.rankings
-    ]
-    return _bars(group, panels, "the slowest to the fastest round")
+    several = any(len(variant.values(r.figure)) > 1 for variant in group.variants for r in group.rankings)
+
+    def bar(variant: Variant, figure: str) -> _Bar | None:
+        """Of the rounds; of the repeats where there is one round each."""
+        return _bar(variant.values(figure), None if several else variant.reach(figure))
+
+    panels = [(r.title, [bar(variant, r.figure) for variant in group.variants]) for r in group.rankings]
+    return _bars(group, panels, f"the slowest to the fastest {'round' if several else 'repeat'}")
 
 
-def _bars(group: Group, panels: list[tuple[str, list[list[float]]]], span: str) -> Any:
+def _bar(values: list[float], ends: tuple[float, float] | None = None) -> _Bar | None:
+    return (fmean(values), *(ends or (min(values), max(values)))) if values else None
+
+
+def _bars(group: Group, panels: list[tuple[str, list[_Bar | None]]], span: str) -> Any:
     """A panel for each rate, a bar for each row. None without panels."""
     if not panels:
         return None
@@ -162,11 +173,11 @@ def _bars(group: Group, panels: list[tuple[str, list[list[float]]]], span: str) 
     figure.set_size_inches(max(7.2, 3.4 + 2.6 * len(panels)), figure.get_size_inches()[1])
     at = np.arange(len(labels))[::-1]
     for index, (panel, (title, each)) in enumerate(zip(axes, panels, strict=True)):
-        for y, values in zip(at, each, strict=True):
-            if values:
-                middle = fmean(values)
+        for y, bar in zip(at, each, strict=True):
+            if bar is not None:
+                middle, low, high = bar
                 panel.barh(y, middle, color=GREEN, height=0.6)
-                panel.plot([min(values), max(values)], [y, y], color="#1C1E21", linewidth=1.2)
+                panel.plot([low, high], [y, y], color="#1C1E21", linewidth=1.2)
                 panel.annotate(rate(middle), (0, y), (4, 0), textcoords="offset points", va="center", color="w")
         panel.set_yticks(at, [_label(label) for label in labels] if index == 0 else [""] * len(at))
         panel.set_xlabel(title)

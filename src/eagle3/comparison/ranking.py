@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from eagle3.comparison.figures import BENCH, figures_in, show_spread, stage_of
-from eagle3.comparison.noise import Verdict, amount, by_seeds, is_equal
+from eagle3.comparison.noise import Verdict, amount, by_repeats, by_seeds, is_equal
 from eagle3.comparison.variants import Variant, judge
 
 ACCEPT_LENGTH = "eval/accept_length"
@@ -125,7 +126,10 @@ def _place(figure: str, variant: Variant, mean: float, best: Variant, highest: f
 
 
 def _by_values(figure: str, best: Variant, other: Variant) -> Verdict | str:
-    """By the repeats; "" where one side has no more than one."""
+    """By the rounds or seeds; else by the repeats within a round; "" where neither is known."""
     ours, theirs = best.values(figure), other.values(figure)
     what = "rounds" if stage_of(figure) == BENCH else "seeds"
-    return by_seeds(ours, theirs, what) if len(ours) > 1 and len(theirs) > 1 else ""
+    if len(ours) > 1 and len(theirs) > 1:
+        return by_seeds(ours, theirs, what)
+    mine, others = best.reach(figure), other.reach(figure)
+    return "" if mine is None or others is None else by_repeats(fmean(ours) - fmean(theirs), mine, others)

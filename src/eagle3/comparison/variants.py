@@ -116,6 +116,11 @@ class Variant:
         """A figure of each measurement."""
         return [value for run in self.distinct if (value := run.figure(name)) is not None]
 
+    def reach(self, name: str) -> tuple[float, float] | None:
+        """Smallest and largest repeat of a figure over the measurements; None where those are not known."""
+        ends = self.values(f"{name}/smallest"), self.values(f"{name}/largest")
+        return (min(ends[0]), max(ends[1])) if all(ends) else None
+
     def deviation(self, name: str) -> float | None:
         """One standard deviation of a figure over the measurements; None of a single one."""
         found = self.values(name)

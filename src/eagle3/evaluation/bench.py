@@ -26,7 +26,7 @@ from eagle3.server.flags import RESERVED_TOKENS, ServerCommand, server_command
 from eagle3.server.launch import Server
 from eagle3.server.nccl import profile_env
 from eagle3.server.nccl_log import SUBSYSTEMS, NcclReport, not_followed, parse
-from eagle3.server.nccl_names import PREFIX, impossible, unknown
+from eagle3.server.nccl_names import LABELS, PREFIX, impossible, unknown
 from eagle3.target import TargetInfo
 
 LOG = "bench-server.log"
@@ -89,7 +89,11 @@ def require_lengths(cfg: Config, target: TargetInfo) -> None:
 
 def _inherited(env: dict[str, str]) -> dict[str, str]:
     """NCCL's settings that the server has beside the profile's, because this process has them."""
-    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and name not in env}
+    return {name: value for name, value in os.environ.items() if _set_for_nccl(name) and name not in env}
+
+
+def _set_for_nccl(name: str) -> bool:
+    return name.startswith(PREFIX) and name not in LABELS
 
 
 def _from_the_shell(name: str, value: str, extra: Sequence[str]) -> str:

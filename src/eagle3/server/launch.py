@@ -1,6 +1,7 @@
 """Starts an SGLang server, waits until it and the dump plugin are ready, and watches it."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -167,6 +168,8 @@ class Server:
             line for line in self.tree.tail(400).splitlines() if "server_args=" not in line and "Warning: " not in line
         ]
         reason = next((hint for sign, hint in _SIGNS if any(sign in line for line in lines)), None)
+        refused = [found[1] for line in lines if (found := _NCCL_SAYS.search(line))]
+        reason = reason or (f"NCCL: {refused[-1]}" if refused else None)
         last = "\n".join(f"    {line[:300]}" for line in lines[-15:])
         return f"{what}{f': {reason}' if reason else ''}. Log: {self.tree.log}\n{last}"
 
@@ -177,6 +180,8 @@ class Server:
         self.stop()
 
 
+_NCCL_SAYS = re.compile(r"NCCL WARN (.*)")
+"""SGLang's own words for what NCCL refuses are "invalid usage", and advice on memory."""
 _SIGNS = (
     ("address already in use", "its port is taken; server.port=0 takes a free one"),
     ("out of memory", "out of GPU memory; lower server.flags.common.mem_fraction_static or raise server.tp"),

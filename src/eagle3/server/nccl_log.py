@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3.server.nccl_names import ALGORITHMS, PROTOCOLS
+from eagle3.server.nccl_names import ALGORITHMS, PROTOCOLS, allowed_in
 
 SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,TUNING"
 
@@ -80,11 +80,13 @@ def not_followed(env: Mapping[str, str], report: NcclReport) -> list[str]:
         for name, value in env.items()
         if name not in report.read and name not in report.refusals and name not in _SILENT
     ]
-    used = {item.split(" ")[0].split("/")[i] for items in report.choices.values() for item in items for i in (0, 1)}
-    for name, known in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
-        wrong = sorted((used & set(known)) - _wanted(env.get(name), known))
+    for at, (name, known) in enumerate((("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS))):
+        wrong: set[str] = set()
+        for collective, items in report.choices.items() if name in env else ():
+            used = {item.split(" ")[0].split("/")[at] for item in items}
+            wrong |= (used & set(known)) - allowed_in(env[name], known, collective)
         if wrong:
-            found.append(f"{name}={env[name]}: NCCL used {', '.join(wrong)} too")
+            found.append(f"{name}={env[name]}: NCCL used {', '.join(sorted(wrong))} too")
     channels = report.channels
     if (most := env.get("NCCL_MAX_NCHANNELS")) is not None and any(count > int(most) for count in channels):
         found.append(f"NCCL_MAX_NCHANNELS={most}: NCCL took {max(channels)} channels")
@@ -113,11 +115,3 @@ def _named(word: str, names: tuple[str, ...]) -> str:
         return names[int(word)] if int(word) < len(names) else word
     word = word.replace("_", "")
     return next((name for name in names if name.upper() == word.upper()), word)
-
-
-def _wanted(value: str | None, known: tuple[str, ...]) -> set[str]:
-    """What a setting allows; all where it is absent or set for each function apart."""
-    if value is None or ":" in value:
-        return set(known)
-    given = {name for name in known for part in value.strip("^").split(",") if name.upper() == part.upper()}
-    return set(known) - given if value.startswith("^") else given

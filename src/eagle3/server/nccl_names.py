@@ -5,7 +5,7 @@ The names are those in the library of NCCL 2.30, and those that its documentatio
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 PREFIX = "NCCL_"
 
@@ -58,7 +58,11 @@ _NAMES = frozenset(PREFIX + name for name in _TEXT.split())
 ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
 """Each in the order of NCCL's own numbers for them."""
+_NOT_FOR = {"AllGather": {"Tree", "CollnetChain", "NVLSTree"}, "AllReduce": {"PAT"}}
+"""Collectives that a server needs, and the algorithms that NCCL does not have for each."""
 MAX_CHANNELS = 64
+LABELS = ("NCCL_VERSION",)
+"""Set by container images, to say which package is in them; not settings."""
 
 _LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", *"012345")
 _SUBSYSTEMS = (
@@ -100,7 +104,15 @@ def impossible(name: str, value: str) -> str | None:
         parts = [part for function in value.split(";") for part in function.rsplit(":", 1)[-1].strip("^").split(",")]
         known = [item.upper() for item in _LISTS[name]]
         wrong = [part for part in parts if part.upper() not in known]
-        return f"{', '.join(wrong) or 'nothing'} is not one of {', '.join(_LISTS[name])}" if wrong else None
+        if wrong:
+            return f"{', '.join(wrong) or 'nothing'} is not one of {', '.join(_LISTS[name])}"
+        for collective, without in _NOT_FOR.items() if name == "NCCL_ALGO" else ():
+            if allowed_in(value, ALGORITHMS, collective) <= without:
+                return (
+                    f"leaves {collective} without an algorithm, at which NCCL fails from 2.24 on; say for which "
+                    "collective it is, as in allreduce:Tree"
+                )
+        return None
     if name in _CHANNELS:
         good = value.isdecimal() and 1 <= int(value) <= MAX_CHANNELS
         return None if good else f"must be a number of channels from 1 to {MAX_CHANNELS}"
@@ -111,6 +123,23 @@ def impossible(name: str, value: str) -> str | None:
     if re.search(r"_(DISABLE|ENABLE|THRESHOLD|CHUNKSIZE|BUFFSIZE|NTHREADS|NCHANNELS)$", name):
         return None if re.fullmatch(r"-?[0-9]+", value) else "must be a whole number"
     return None
+
+
+def allowed_in(value: str, known: Sequence[str], collective: str) -> set[str]:
+    """Those of `known` that NCCL_ALGO or NCCL_PROTO leaves to a collective (AllReduce, AllGather).
+
+    What has no `collective:` in front is for all that have none of their own; all are allowed where nothing is said.
+    """
+    lists = {}
+    for part in value.split(";"):
+        function, _, items = part.rpartition(":")
+        lists[function.upper()] = items
+    items = lists.get(collective.upper(), lists.get(""))
+    if items is None:
+        return set(known)
+    named = {item.upper() for item in items.strip("^").split(",")}
+    given = {name for name in known if name.upper() in named or (name.startswith("Collnet") and "COLLNET" in named)}
+    return set(known) - given if items.startswith("^") else given
 
 
 def contradiction(env: Mapping[str, str]) -> str | None:
