@@ -17,7 +17,7 @@ from eagle3.config.schema import (
     TargetConfig,
 )
 from eagle3.errors import DataError, ServerError
-from eagle3.evaluation.figures import NONE, best_of, cells_of, counts_of_best, summary_of
+from eagle3.evaluation.figures import NONE, best_of, cells_of, counts_of_best, so_far, summary_of
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.prompts import Prompt, ids_of, until_end
 from eagle3.evaluation.sameness import Difference, Explained, differences
@@ -286,3 +286,11 @@ def test_other_boundaries_than_trained_on_fail_loudly(tmp_path: Path) -> None:
     (tmp_path / "capture-2.json").write_text(json.dumps({"error": "no"}))
     with pytest.raises(ServerError, match="can't be read: no"):
         require_captured(tmp_path, [2, 4, 5], SETTING)
+
+
+def test_what_a_stopped_evaluation_has_found_is_told() -> None:
+    assert so_far([]) is None
+    assert so_far(loads([1.5])[:1]) is None, "nothing was drafted yet"
+    found = so_far(loads([1.5, 1.25])[:3])
+    assert found == "so far, 1 at a time at temperature 0: s3k1d4 1.50x with accept length 2.00 (1 round)"
+    assert "s3k1d4 1.38x" in str(so_far(loads([1.5, 1.25])))

@@ -109,7 +109,7 @@ def test_the_only_one_that_fails_is_named_at_once_and_none_is_left(tmp_path: Pat
 @pytest.mark.parametrize("beside", [True, False])
 def test_settings_that_fail_leave_the_others_figures(tmp_path: Path, beside: bool) -> None:
     """One does not start, one dies in its second load (or, started anew each time, at the second of its first)."""
-    warm_up = 1
+    warm_up = 2  # 4 at a time, and 1
     programs = {NONE: serves(), SETTING: serves([2]), OTHER: FAILS, LAST: serves([2], posts=warm_up + 1)}
     some = servers(tmp_path, {**programs, UNTRAINED: serves([2])}, beside)
     found = measured(some, tmp_path)

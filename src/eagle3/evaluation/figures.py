@@ -13,6 +13,7 @@ from eagle3.errors import DataError
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.prompts import Prompt, ids_of
 from eagle3.evaluation.sequences import Sequences
+from eagle3.tracking.units import counted
 
 NONE, UNTRAINED = "none", "untrained"
 """The server without speculation, and the one whose drafter has random weights."""
@@ -207,6 +208,20 @@ def best_of(cells: Sequence[Cell], temperature: float, concurrency: int) -> Cell
     """The setting with the largest speed-up."""
     there = [c for c in cells if c.server != NONE and c.at == (temperature, concurrency)]
     return max(there, key=lambda cell: cell.speed_up)
+
+
+def so_far(loads: Sequence[Load]) -> str | None:
+    """What a stopped evaluation has found, under the first temperature and concurrency; None before any drafts."""
+    cells = cells_of(loads)
+    found = ", ".join(
+        f"{cell.server} {cell.speed_up:.2f}x with accept length {cell.accept_length:.2f} "
+        f"({counted(len(cell.rates), 'round')})"
+        for cell in cells
+        if cell.server != NONE and cell.at == cells[0].at
+    )
+    return (
+        f"so far, {loads[0].concurrency} at a time at temperature {loads[0].temperature:g}: {found}" if found else None
+    )
 
 
 def summary_of(cells: Sequence[Cell]) -> dict[str, Any]:

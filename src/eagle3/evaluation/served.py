@@ -18,6 +18,7 @@ from eagle3.evaluation.figures import (
     cells_of,
     counts_of_best,
     name_of,
+    so_far,
     summary_of,
 )
 from eagle3.evaluation.load import FOREVER_S, Load, alive, put_load
@@ -165,9 +166,28 @@ def measure(
 ) -> list[Load]:
     """The loads kept, and after them every one that is left, in its order; each is recorded as it comes.
 
-    Those of a server that failed are left out.
+    Those of a server that failed are left out. What a stop leaves is told.
     """
     loads = [*kept]
+    try:
+        _measure(cfg, servers, sets, left, loads, out, reporter)
+    except BaseException:
+        if (found := so_far(loads)) is not None:
+            reporter.note(found)
+        raise
+    return loads
+
+
+def _measure(
+    cfg: Config,
+    servers: Servers,
+    sets: PromptSets,
+    left: Sequence[Wanted],
+    loads: list[Load],
+    out: Path,
+    reporter: Reporter,
+) -> None:
+    """Appends to `loads`."""
     with (out / LOADS).open("ab") as file:
         for number, wanted in enumerate(left, 1):
             if wanted.server in servers.failed:
@@ -185,7 +205,6 @@ def measure(
             total = len(loads) + sum(later.server not in servers.failed for later in left[number:])
             shown = {"server": wanted.server, "tokens_per_s": round(load.rate, 1)}
             reporter.progress(len(loads), total, unit="loads", **shown)
-    return loads
 
 
 def _brief(error: ServerError) -> str:

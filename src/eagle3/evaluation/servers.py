@@ -138,13 +138,20 @@ class Servers:
         log, timeout_s = self.logs / f"served-{name}.log", self.cfg.server.startup_timeout_s
         server = Server.start(command, log=log, timeout_s=timeout_s, on_wait=self._go_on)
         self._up[name] = server
-        most = max(self.cfg.evaluate.concurrency)
-        for temperature in self.cfg.evaluate.temperatures:
-            self._go_on()
-            given = (self.sets.prompts, self.sets.end_ids, temperature, most, WARM_UP_TOKENS)
-            asyncio.run(put_load(server, name, -1, *given))
+        self._warm_up(name, server)
         require_captured(capture, [] if name == NONE else self.boundaries, name)
         return time.monotonic() - began
+
+    def _warm_up(self, name: str, server: Server) -> None:
+        """All prompts as many at a time as there will be; some at each other number, for which kernels are compiled
+        again where they take it for a constant, as Triton's do with 1."""
+        most = max(self.cfg.evaluate.concurrency)
+        for temperature in self.cfg.evaluate.temperatures:
+            for concurrency in dict.fromkeys((most, *self.cfg.evaluate.concurrency)):
+                self._go_on()
+                prompts = self.sets.prompts[: None if concurrency == most else 2 * concurrency]
+                given = (prompts, self.sets.end_ids, temperature, concurrency, WARM_UP_TOKENS)
+                asyncio.run(put_load(server, name, -1, *given))
 
     def _go_on(self, waited_s: float = 0.0) -> None:
         """Raises ServerError where another server's start has failed."""
