@@ -1,5 +1,6 @@
 """What a stopped evaluation has measured is kept, and what is missing is measured: plan, file, and comparison."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_the_plan_is_round_by_round() -> None:
     assert [(wanted.round, wanted.server) for wanted in PLAN[:-1:2]] == in_turn
     assert PLAN[-1] == Wanted(0, UNTRAINED, 0.0, 4)
     assert len(PLAN) == 2 * 3 * 2 + 1
+
+
+def test_servers_beside_each_other_take_turns_at_each_concurrency() -> None:
+    """What is compared is then seconds apart, on a machine that others use as well."""
+    plan = plan_of(dataclasses.replace(EVALUATE, beside=True))
+    compared = [wanted.beside for wanted in plan[:-1]]
+    assert compared == [(round_, 0.0, concurrency) for round_ in (0, 1) for concurrency in (1, 4) for _ in range(3)]
+    assert [wanted.server for wanted in plan[:3]] == [NONE, SETTING, OTHER]
+    assert sorted(plan) == sorted(PLAN)
 
 
 @pytest.mark.parametrize("stopped", range(len(PLAN) + 1))

@@ -37,17 +37,18 @@ class Wanted(NamedTuple):
 def plan_of(asked: EvaluateConfig) -> list[Wanted]:
     """Every load, in the order in which they are measured: round by round, each server in turn.
 
+    Servers that are up beside each other take turns at each temperature and concurrency, so that what is compared is
+    seconds apart; where each has to be started, it does all of its loads of a round at once.
+
     Of random weights nothing is accepted, greedily: a measure that finds more flatters the trained ones too. One load
     at the end says so.
     """
     servers = dict.fromkeys([NONE, *map(name_of, asked.drafts)])
-    plan = [
-        Wanted(round_, server, temperature, concurrency)
-        for round_ in range(asked.rounds)
-        for server in servers
-        for temperature in asked.temperatures
-        for concurrency in asked.concurrency
-    ]
+    ways = [(temperature, concurrency) for temperature in asked.temperatures for concurrency in asked.concurrency]
+    turns = [(server, way) for server in servers for way in ways]
+    if asked.beside:
+        turns = [(server, way) for way in ways for server in servers]
+    plan = [Wanted(round_, server, *way) for round_ in range(asked.rounds) for server, way in turns]
     return [*plan, Wanted(0, UNTRAINED, 0.0, max(asked.concurrency))] if asked.untrained else plan
 
 
