@@ -11,7 +11,7 @@ from rich.console import Console
 from eagle3.metrics import JsonlReporter, Tail
 from eagle3.tracking import console as module
 from eagle3.tracking.console import ConsoleReporter, FanOut
-from eagle3.tracking.units import duration, field_text, quantity, size
+from eagle3.units import duration, field_text, quantity, size
 
 
 @pytest.fixture

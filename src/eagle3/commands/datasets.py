@@ -12,7 +12,7 @@ from eagle3.data.manifest import Manifest, quantisation_text
 from eagle3.data.standing import Standing, standing
 from eagle3.files.json_file import json_or_empty
 from eagle3.tracking.results import lengths, proof_texts
-from eagle3.tracking.units import counted, quantity, size
+from eagle3.units import counted, quantity, size
 
 
 def dataset(path: Path) -> Facts:

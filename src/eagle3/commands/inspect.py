@@ -23,7 +23,7 @@ from eagle3.evaluation.followed import Agreement
 from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.sweep_table import JOB_RECORD
 from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance
-from eagle3.tracking.units import duration, quantity, size
+from eagle3.units import duration, quantity, size
 
 _SIZES = {
     "num_hidden_layers": "layers",

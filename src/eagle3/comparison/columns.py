@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eagle3.comparison.figures import BENCH, figures_in, rate, stage_of
 from eagle3.comparison.variants import Variant
-from eagle3.tracking.units import quantity
+from eagle3.units import quantity
 
 
 @dataclass(frozen=True)

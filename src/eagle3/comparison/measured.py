@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3.comparison.figures import BENCH
 from eagle3.comparison.runs import CHAIN, SERVED, Run, dataset_of, short_print
-from eagle3.tracking.units import counted
+from eagle3.units import counted
 
 NOT_EVALUATED = "not evaluated"
 _HOW = {CHAIN: "real drafts, no server", BENCH: "the served target"}

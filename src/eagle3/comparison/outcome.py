@@ -6,7 +6,7 @@ from eagle3.comparison.runs import dataset_of
 from eagle3.comparison.table import Comparison
 from eagle3.server.nccl_log import UNUSED
 from eagle3.tracking.cost import stage_hours
-from eagle3.tracking.units import counted
+from eagle3.units import counted
 
 
 def headline(found: Comparison) -> list[str]:

@@ -11,7 +11,7 @@ from eagle3.comparison.ranking import Ranking
 from eagle3.comparison.runs import Note, Run, collect
 from eagle3.comparison.variants import Variant
 from eagle3.errors import DataError
-from eagle3.tracking.units import counted
+from eagle3.units import counted
 
 
 class NothingToCompareError(DataError):

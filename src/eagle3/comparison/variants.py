@@ -18,7 +18,7 @@ from eagle3.comparison.noise import (
 )
 from eagle3.comparison.runs import CHAIN, SERVED, Run
 from eagle3.evaluation.sequences import Sequences, accept_length
-from eagle3.tracking.units import counted
+from eagle3.units import counted
 
 SEED = "seed"
 REPEATS = (SEED, "bench.round")

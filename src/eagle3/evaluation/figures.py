@@ -13,7 +13,7 @@ from eagle3.errors import DataError
 from eagle3.evaluation.load import Load, Reply
 from eagle3.evaluation.prompts import Prompt, ids_of
 from eagle3.evaluation.sequences import Sequences
-from eagle3.tracking.units import counted
+from eagle3.units import counted
 
 NONE, UNTRAINED = "none", "untrained"
 """The server without speculation, and the one whose drafter has random weights."""

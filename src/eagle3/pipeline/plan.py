@@ -29,6 +29,7 @@ from eagle3.server.flags import Role, server_command
 from eagle3.target.info import TargetInfo
 from eagle3.target.peek import peek_target
 from eagle3.target.resolve import cache_folder
+from eagle3.units import counted
 
 LATER = "<decided once {} is at hand>"
 
@@ -217,7 +218,7 @@ def _lines(cfg: Config, target: TargetInfo | None, stages: Stages | None) -> lis
         f"nccl      {_nccl(cfg.nccl.extraction)}",
         *_command(cfg, model, "extraction", dump),
     ]
-    layers = "1 layer" if cfg.drafter.num_layers == 1 else f"{cfg.drafter.num_layers} layers"
+    layers = counted(cfg.drafter.num_layers, "layer")
     train = [
         f"drafter   {layers}, boundaries {boundaries}, {cfg.drafter.draft_vocab_size:,} draft tokens",
         f"loss      {cfg.loss.kind}, {cfg.loss.ttt_steps} TTT steps",

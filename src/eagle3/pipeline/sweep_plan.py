@@ -9,7 +9,7 @@ from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED
 from eagle3.files.disk import free_bytes, gib
 from eagle3.pipeline.plan import Line, Plan
 from eagle3.pipeline.sweep_table import Record, varied
-from eagle3.tracking.units import counted
+from eagle3.units import counted
 
 
 @dataclass

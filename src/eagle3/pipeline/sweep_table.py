@@ -17,7 +17,7 @@ from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_t
 from eagle3.comparison.terminal import Fitting
 from eagle3.files.json_file import read_json, write_json
 from eagle3.server.nccl_log import UNUSED, unused
-from eagle3.tracking.units import counted, duration
+from eagle3.units import counted, duration
 
 JOB_RECORD, SWEEP_FILE, TABLE_FILE = "job.json", "sweep.json", "sweep.md"
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from eagle3.metrics import Reporter
-from eagle3.tracking.units import duration, field_text, quantity
+from eagle3.units import duration, field_text, quantity
 
 REFRESH_S = 0.2
 SEPARATOR = " · "

@@ -17,7 +17,7 @@ from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import proof_texts
 from eagle3.tracking.samples import sample_section
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
-from eagle3.tracking.units import duration, quantity, size
+from eagle3.units import duration, quantity, size
 
 __all__ = ["ReportInputs", "StageRecord", "final_table", "write_report"]
 
