@@ -1,5 +1,6 @@
 """Figures as people read them: 48,120 tokens, 1.2 GiB, 3 min 04 s, accept length 1.84."""
 
+from collections.abc import Iterable
 from typing import Any
 
 _LABELS = {
@@ -23,6 +24,17 @@ def quantity(value: float) -> str:
 def counted(number: int, what: str) -> str:
     """`1 job`, `2 jobs`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Ascending ones as `0, 1, 4 to 9`."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def duration(seconds: float) -> str:

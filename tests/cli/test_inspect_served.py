@@ -7,6 +7,8 @@ import pytest
 from tests.cli.speaking import spoken
 
 from eagle3.files.json_file import write_json
+from eagle3.metrics import JsonlReporter
+from eagle3.pipeline.artifacts import DONE
 
 
 def test_inspect_an_evaluation_that_was_served_and_one_that_followed_it(
@@ -28,3 +30,15 @@ def test_inspect_an_evaluation_that_was_served_and_one_that_followed_it(
     assert "WARNING: on the served answers, accept length 2.500, the server's 2.600; 3 of 4 answers" in " ".join(
         out.split()
     )
+
+
+def test_inspect_an_evaluation_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How far it is; when it is finished its figures say more."""
+    write_json(tmp_path / "inputs.json", {"evaluate": {"kind": "chain"}})
+    reporter = JsonlReporter(tmp_path / "metrics.jsonl")
+    reporter.progress(11, 32, unit="prompts", accept_length=1.844)
+    reporter.close()
+    (tmp_path / "loads.jsonl").write_text("")
+    assert "so far        11 of 32 prompts, accept length 1.84" in spoken(capsys, "inspect", str(tmp_path))[1]
+    (tmp_path / DONE).touch()
+    assert "so far" not in spoken(capsys, "inspect", str(tmp_path))[1]

@@ -188,7 +188,7 @@ def test_profiles_are_not_compared_where_nccl_did_nothing(runs: Runs, capsys: py
     assert "highest" not in " ".join([*said, plain_text(found), markdown(found), page(found)])
     write_tables(runs.at, read_records(runs.at), found.rankings)
     table = (runs.at / "sweep.md").read_text()
-    assert "job 0, 1, 2: NCCL was not used (one GPU, or a CPU): its profile changed nothing" in table
+    assert "job 0 to 2: NCCL was not used (one GPU, or a CPU): its profile changed nothing" in table
     assert "by serving" not in table
     assert "not used" in capsys.readouterr().out
     (only,) = compare([runs.at], ["nccl.serving=ring_ll"]).served
@@ -207,3 +207,15 @@ def test_profiles_are_told_apart_where_nccl_was_used(runs: Runs) -> None:
         {"tp": "2", "nccl.serving": "ring_ll"},
     ]
     assert headline(found)[0].startswith("Serving: decode 1, tokens/s: tp=2, nccl.serving=ring_ll 160.0, highest;")
+
+
+def test_a_chain_that_found_something_else_than_the_server_is_named(runs: Runs) -> None:
+    """Served with another drafter, most likely: its figures are of nothing that can be trusted."""
+    for lr, served in ((0.1, 1.42), (0.2, 1.2)):
+        figures = {"eval__followed__served_accept_length": served, "eval__followed__same_passes": 3}
+        config = {"optim": {"lr": lr}, "evaluate": CHAIN}
+        runs.add(config, [0.3, 0.4], eval__kind="chain", eval__sequences=20, **figures)
+    (warning,) = [line for line in headline(compare([runs.at])) if "WARNING" in line]
+    assert warning.startswith(
+        "lr=0.2: WARNING: on the served answers, accept length 1.420, the server's 1.200; 3 of 20"
+    )

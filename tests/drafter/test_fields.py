@@ -137,3 +137,9 @@ def test_no_config_at_all(tmp_path: Path, target: TargetInfo, text: str, problem
     assert check_drafter(folder, target) == ["config.json: is missing"]
     (folder / "config.json").mkdir()
     assert check_drafter(folder, target) == ["config.json: can't be read (Is a directory)"]
+
+
+def test_a_run_in_the_place_of_its_drafter(tmp_path: Path, target: TargetInfo) -> None:
+    inner = made(tmp_path / "run" / "drafter", target, "ours")
+    said = [f"config.json: is missing; the drafter there is {inner}: give that"]
+    assert check_drafter(tmp_path / "run", target) == said

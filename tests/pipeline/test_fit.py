@@ -87,6 +87,21 @@ def test_a_gpu_that_is_not_there_is_told_with_what_works(place: Path, monkeypatc
     check_start(composed(place, *told[1].split()))
 
 
+def test_a_plan_says_what_is_not_there_and_is_made_all_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A measurement of the served target (`until=bench`) needs no conversations."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    given = ("server=cuda", "trainer=gpu", "dataset.path=gone.jsonl")
+    print_plan(composed(place, *given))
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("before it can run: ")]
+    assert ["gone.jsonl is not there" in told[0], "no GPU here" in told[1], len(told)] == [True, True, 2]
+    print_plan(composed(place, *given, "until=bench", "bench.prefill_tokens=100"))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("before it can run: ")]
+    assert "server.device=cuda: torch finds no GPU here; choose server=cpu" in line
+
+
 def test_only_a_gpu_that_is_used_is_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"^trainer\.accelerator=gpu: torch"):

@@ -15,8 +15,8 @@ from eagle3.config.load import load
 from eagle3.config.schema import TrainerConfig
 from eagle3.errors import ConfigError, TrainingError
 from eagle3.pipeline.child import run_child, training_module
+from eagle3.pipeline.gpus import require_gpus
 from eagle3.pipeline.stages import _train_inputs
-from eagle3.pipeline.start import _require_devices
 
 
 def inputs(**trainer: Any) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def test_more_devices_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(config_of(trainer={"accelerator": "gpu", "devices": 3}))
     config.until = "train"
     with pytest.raises(ConfigError, match=r"trainer\.devices: 3, and torch finds 2 GPUs here"):
-        _require_devices(config)
+        require_gpus(config)
     config.trainer.devices = 2
-    _require_devices(config)
+    require_gpus(config)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_server_of_more_gpus_than_there_are(
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: True, device_count=lambda: 2))
     config = load(config_of(server={"device": "cuda", **server}, evaluate={"kind": evaluate}))
     with pytest.raises(ConfigError, match=says) if says else contextlib.nullcontext():
-        _require_devices(config)
+        require_gpus(config)
 
 
 def test_a_ranks_own_words_reach_whoever_waits(tmp_path: Path) -> None:

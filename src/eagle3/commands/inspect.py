@@ -21,6 +21,7 @@ from eagle3.drafter.fields import IDS, LAYER, OWN, FaultyDrafterError, layout_of
 from eagle3.errors import EXIT_DONE, ConfigError, DataError, Eagle3Error
 from eagle3.evaluation.followed import Agreement
 from eagle3.files.json_file import json_or_empty
+from eagle3.pipeline.artifacts import DONE
 from eagle3.pipeline.sweep_table import JOB_RECORD
 from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance
 from eagle3.units import duration, quantity, size
@@ -83,7 +84,7 @@ def _run(path: Path) -> Facts:
     made = json_or_empty(path / "provenance.json")
     failure = _failure(path)
     yield "state", run_state(path, failed=failure is not None)
-    if failure is not None and not (path / "DONE").exists():
+    if failure is not None and not (path / DONE).exists():
         yield "why", failure
     if target := made.get("target"):
         yield "target", f"{target.get('name')}, from {target.get('source')}"
@@ -91,7 +92,7 @@ def _run(path: Path) -> Facts:
         yield "boundaries", ", ".join(map(str, boundaries))
     yield from _accept_lengths(json_or_empty(path / "report" / "summary.json"))
     for stage, folder in (made.get("artifacts") or {}).items():
-        done = (Path(folder) / "DONE").exists()
+        done = (Path(folder) / DONE).exists()
         there = "finished" if done else "started" if Path(folder).exists() else "not there"
         yield stage, f"{folder} ({there})"
     for name, label in (("drafter", "drafter"), ("report/report.md", "report"), ("logs", "logs")):
@@ -139,6 +140,8 @@ def _evaluation(path: Path) -> Facts:
     yield "state", stage_state(path)
     if kind is not None:
         yield "kind", str(kind)
+    if not (path / DONE).is_file() and (so_far := Stage(path).so_far):
+        yield "so far", so_far
     for name in ("drafter", "dataset"):
         if job.get(name):
             yield name, str(job[name])

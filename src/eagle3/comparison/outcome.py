@@ -4,6 +4,8 @@ from eagle3.comparison.groups import Group
 from eagle3.comparison.noise import Verdict, is_equal
 from eagle3.comparison.runs import dataset_of
 from eagle3.comparison.table import Comparison
+from eagle3.comparison.variants import Variant
+from eagle3.evaluation.followed import Agreement
 from eagle3.server.nccl_log import UNUSED
 from eagle3.tracking.cost import stage_hours
 from eagle3.units import counted
@@ -22,6 +24,7 @@ def headline(found: Comparison) -> list[str]:
     for note in dict.fromkeys(note for run in found.all_runs for note in run.not_followed):
         labels = [v.label for v in found.served if any(note in run.not_followed for run in v.runs)]
         lines.append(f"{', '.join(labels)}: {note}.")
+    lines += [f"{v.label}: {told}." for group in found.evaluated for v in group.variants for told in _disagreements(v)]
     lines += _spread(found)
     datasets = {dataset_of(run) for variant in found.variants for run in variant.runs}
     if len(datasets) == 1:
@@ -65,6 +68,12 @@ def _lead(group: Group) -> list[str]:
     if unknown:
         lines.append(f"Of {unknown} it is not known whether they can; the table says why.")
     return lines
+
+
+def _disagreements(variant: Variant) -> list[str]:
+    """Of chains on served answers: those that did not find what the server had."""
+    followed = [Agreement.of_summary(run.summary) for run in variant.distinct]
+    return [str(found) for found in followed if found is not None and not found.agrees]
 
 
 def _profiles(group: Group) -> list[str]:

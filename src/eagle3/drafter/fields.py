@@ -126,6 +126,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         there = "a file: give the folder that holds it" if folder.is_file() else "there is no such folder"
         fault = "config.json: is missing" if folder.is_dir() else there
+        if (inner := folder / "drafter" / "config.json").is_file():  # a run's folder, or a training's
+            fault += f"; the drafter there is {inner.parent}: give that"
         raise FaultyDrafterError(folder, [fault]) from None
     except OSError as error:
         raise FaultyDrafterError(folder, [f"config.json: can't be read ({error.strerror})"]) from error

@@ -13,7 +13,7 @@ from eagle3.evaluation.bench import bench_command, run_bench
 from eagle3.files.json_file import read_json, write_json
 from eagle3.metrics import JsonlReporter
 from eagle3.pipeline.artifacts import Artifact, locked
-from eagle3.pipeline.gpus import require_server_gpus
+from eagle3.pipeline.gpus import require_gpus
 from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.stages import bench_artifact
 from eagle3.target.info import TargetInfo
@@ -32,7 +32,7 @@ def check_bench(cfg: Config) -> None:
     """
     require_login(cfg.tracking)
     bench_command(cfg, cfg.target.path)
-    require_server_gpus(cfg, ["bench"])
+    require_gpus(cfg)
 
 
 def run_bench_experiment(cfg: Config, run_dir: Path, choices: dict[str, str]) -> None:

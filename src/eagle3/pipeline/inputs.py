@@ -5,6 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from eagle3.config import PROJECT, Config
+from eagle3.config.validate import BENCH
 from eagle3.errors import ConfigError
 from eagle3.evaluation.sets import is_named, require_sets
 
@@ -13,12 +14,13 @@ PROMPTS = "evaluate.prompts"
 
 
 def find_inputs(cfg: Config) -> None:
-    """Makes the paths of inputs absolute: from the current folder, else the project's.
+    """Makes the paths of inputs absolute: from the current folder, else the project's. A measurement of the served
+    target (`until=bench`) has the target alone.
 
     Raises:
         ConfigError: a path that is plainly a file's is not there; two prompt sets would have the same name.
     """
-    for key in INPUTS:
+    for key in ("target.path",) if cfg.until == BENCH else INPUTS:
         group, field = key.split(".")
         holder = getattr(cfg, group)
         given = getattr(holder, field)
@@ -33,6 +35,8 @@ def find_inputs(cfg: Config) -> None:
         if field in ("chat_template", "drafter", "follow") or plainly:
             looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), PROJECT))))
             raise ConfigError(f"{key}: {given} is not there (looked in {looked}); give a path that exists")
+    if cfg.until == BENCH:
+        return
     cfg.evaluate.prompts = [name if is_named(name) else str(found_path(name) or name) for name in cfg.evaluate.prompts]
     if cfg.evaluate.kind != "simulated":
         require_sets(cfg.evaluate.prompts)

@@ -23,6 +23,7 @@ from eagle3.pipeline.artifacts import Artifact, unwritable
 from eagle3.pipeline.bench import bench_details
 from eagle3.pipeline.child import JOB_FILE, training_module
 from eagle3.pipeline.fit import require_fit
+from eagle3.pipeline.gpus import require_gpus
 from eagle3.pipeline.inputs import find_inputs
 from eagle3.pipeline.stages import Stages, artifacts_root, bench_artifact, left_out, stages_of
 from eagle3.server.flags import Role, server_command
@@ -64,8 +65,8 @@ class Plan:
     root: Path
     """Of the artifacts."""
     lines: list[Line] = field(default_factory=list)
-    missing: str | None = None
-    """What must be there before it can run, and is not."""
+    missing: list[str] = field(default_factory=list)
+    """What must be there before it can run, and is not; a plan may be made where it will not run."""
     refused: str | None = None
     """A folder of the artifacts that a run could not write, and what to do."""
 
@@ -245,11 +246,12 @@ def plan_of(cfg: Config) -> Plan:
     Raises:
         ConfigError: the configuration does not fit the target.
     """
-    missing = None
-    try:
-        find_inputs(cfg)
-    except ConfigError as error:
-        missing = str(error)
+    missing = []
+    for look in (find_inputs, require_gpus):
+        try:
+            look(cfg)
+        except ConfigError as error:
+            missing.append(str(error))
     target = peek_target(cfg.target, cache_folder(cfg.paths.cache))
     if target is not None:
         require_fit(cfg, target)
@@ -287,7 +289,7 @@ def print_plan(cfg: Config) -> None:
     print(f"plan of {plan.name}: nothing is started\n\n{plan.head()}")
     for line in plan.lines:
         print(line.text())
-    if plan.missing:
-        print(f"before it can run: {plan.missing}")
+    for text in plan.missing:
+        print(f"before it can run: {text}")
     if plan.refused:
         raise Eagle3Error(plan.refused)

@@ -11,7 +11,7 @@ from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError
 from eagle3.pipeline.bench import check_bench
 from eagle3.pipeline.fit import require_fit_early
-from eagle3.pipeline.gpus import require_server_gpus
+from eagle3.pipeline.gpus import require_gpus
 from eagle3.pipeline.imported import is_imported
 from eagle3.pipeline.inputs import find_inputs
 from eagle3.pipeline.stages import artifacts_root, left_out
@@ -28,7 +28,7 @@ def check_start(cfg: Config) -> None:
     """
     require_login(cfg.tracking)
     find_inputs(cfg)
-    _require_devices(cfg)
+    require_gpus(cfg)
     _require_server(cfg)
     if cfg.bench.in_run:
         check_bench(cfg)
@@ -57,37 +57,6 @@ def require_ranks(cfg: Config, prompts: Path) -> None:
             f"{path} has {len(sides) - held_out} and {held_out}. Give at most {most} devices, more conversations, or "
             f"another share in dataset.held_out ({cfg.dataset.held_out})"
         )
-
-
-def _require_devices(cfg: Config) -> None:
-    """A GPU that is not there is said now, not after hours of extraction."""
-    last = STAGES.index(cfg.until)
-    stages = {*STAGES[: last + 1]} - left_out(cfg)
-    serves = "evaluate" in stages and cfg.evaluate.kind == "served"
-    extracts = "extract" in stages and not is_imported(cfg)
-    asks = cfg.prepare.regenerate and not is_imported(cfg)
-    trains = "train" in stages
-    computes = trains or ("evaluate" in stages and not serves)
-    wanted = ["server.device=cuda"] * (cfg.server.device == "cuda" and (extracts or serves or asks))
-    wanted += ["trainer.accelerator=gpu"] * (cfg.trainer.accelerator == "gpu" and computes)
-    if not wanted:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        # A CPU can't serve a drafter, but a chain measures the same acceptance.
-        instead = "server=cpu trainer=cpu evaluate=chain" if serves else "server=cpu trainer=cpu"
-        raise ConfigError(
-            f"{', '.join(wanted)}: torch finds no GPU here; choose {instead}, "
-            "or run `eagle3 doctor`, which says what is missing"
-        )
-    if trains and cfg.trainer.accelerator == "gpu" and cfg.trainer.devices > torch.cuda.device_count():
-        raise ConfigError(
-            f"trainer.devices: {cfg.trainer.devices}, and torch finds {torch.cuda.device_count()} GPUs here; "
-            "give at most that, or see whether CUDA_VISIBLE_DEVICES hides some"
-        )
-    uses = {"prepare": asks, "extract": extracts, "evaluate": serves}
-    require_server_gpus(cfg, [stage for stage, serving in uses.items() if serving])
 
 
 def _require_server(cfg: Config) -> None:

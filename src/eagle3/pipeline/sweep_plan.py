@@ -9,7 +9,7 @@ from eagle3.errors import EXIT_BAD_CONFIG, EXIT_DONE, EXIT_FAILED
 from eagle3.files.disk import free_bytes, gib
 from eagle3.pipeline.plan import Line, Plan
 from eagle3.pipeline.sweep_table import Record, varied
-from eagle3.units import counted
+from eagle3.units import counted, numbers
 
 
 @dataclass
@@ -60,20 +60,20 @@ def print_sweep_plan() -> int:
                 shown.add(line.stage)  # those of the other jobs differ from it in what is varied
                 print("\n".join(f"    {detail}" for detail in line.details))
         print("".join(f"  of job {number}: {', '.join(stages)}\n" for number, stages in others.items()))
-    failed = _by_text(jobs, lambda job: job.plan if isinstance(job.plan, str) else None)
-    refused = _by_text(jobs, lambda job: job.plan.refused if isinstance(job.plan, Plan) else None)
-    for text, numbers in [*failed.items(), *refused.items()]:
-        print(f"error: {numbers}: {text}", file=sys.stderr)
+    failed = _by_text(jobs, lambda job: [job.plan] if isinstance(job.plan, str) else [])
+    refused = _by_text(jobs, lambda job: [job.plan.refused] if isinstance(job.plan, Plan) and job.plan.refused else [])
+    for text, which in [*failed.items(), *refused.items()]:
+        print(f"error: {which}: {text}", file=sys.stderr)
     return EXIT_BAD_CONFIG if failed else EXIT_FAILED if refused else EXIT_DONE
 
 
-def _by_text(jobs: list[_Job], text_of: Callable[[_Job], str | None]) -> dict[str, str]:
-    """{text: "job 0, 1, 2"}: what holds for several is said once."""
-    found: dict[str, list[str]] = {}
+def _by_text(jobs: list[_Job], texts_of: Callable[[_Job], list[str]]) -> dict[str, str]:
+    """{text: "job 0, 1"}: what holds for several is said once."""
+    found: dict[str, list[int]] = {}
     for job in jobs:
-        if (text := text_of(job)) is not None:
-            found.setdefault(text, []).append(str(job.record.number))
-    return {text: f"job {', '.join(numbers)}" for text, numbers in found.items()}
+        for text in texts_of(job):
+            found.setdefault(text, []).append(job.record.number)
+    return {text: f"job {numbers(jobs)}" for text, jobs in found.items()}
 
 
 def _head(jobs: list[_Job], uses: Counter[str]) -> list[str]:
@@ -101,10 +101,10 @@ def _head(jobs: list[_Job], uses: Counter[str]) -> list[str]:
         sizes = [gib(known)] * (unknown < len(needed))
         sizes += [f"{counted(unknown, 'extraction')} of unknown size (set dataset.tokens)"] * (unknown > 0)
         rows.append(f"total     {' and '.join(sizes)} of hidden states to be written; free there: {free}")
-    for text, numbers in _by_text(jobs, lambda job: job.plan if isinstance(job.plan, str) else None).items():
-        rows.append(f"can't run {numbers}: {text}")
-    for text, numbers in _by_text(jobs, lambda job: job.plan.missing if isinstance(job.plan, Plan) else None).items():
-        rows.append(f"missing   {numbers}: {text}")
+    for text, which in _by_text(jobs, lambda job: [job.plan] if isinstance(job.plan, str) else []).items():
+        rows.append(f"can't run {which}: {text}")
+    for text, which in _by_text(jobs, lambda job: job.plan.missing if isinstance(job.plan, Plan) else []).items():
+        rows.append(f"missing   {which}: {text}")
     return [*rows, ""]
 
 

@@ -17,7 +17,7 @@ from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_t
 from eagle3.comparison.terminal import Fitting
 from eagle3.files.json_file import read_json, write_json
 from eagle3.server.nccl_log import UNUSED, unused
-from eagle3.units import counted, duration
+from eagle3.units import counted, duration, numbers
 
 JOB_RECORD, SWEEP_FILE, TABLE_FILE = "job.json", "sweep.json", "sweep.md"
 
@@ -119,18 +119,18 @@ def _jobs(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 
 def _further(folder: Path, records: list[Record]) -> list[str]:
     """Lines below the tables: what NCCL did not follow, what failed and why, where all of it is."""
-    notes: dict[str, list[str]] = {}
+    notes: dict[str, list[int]] = {}
     for record in records:
         for note in record.notes:
-            notes.setdefault(note, []).append(str(record.number))
-    lines = [f"job {', '.join(numbers)}: {note}" for note, numbers in notes.items()]
+            notes.setdefault(note, []).append(record.number)
+    lines = [f"job {numbers(which)}: {note}" for note, which in notes.items()]
     failed: dict[str, list[Record]] = {}
     for record in records:
         if record.failure is not None:
             failed.setdefault(_without_log(record.failure), []).append(record)
     for alike in failed.values():
-        numbers = ", ".join(str(record.number) for record in alike)
-        lines += ["", f"job {numbers} failed: {alike[0].failure}"]
+        which = numbers(record.number for record in alike)
+        lines += ["", f"job {which} failed: {alike[0].failure}"]
         lines += [f"log: {record.log}" for record in alike if record.log is not None]
     return [*lines, "", f"sweep: {folder}"]
 

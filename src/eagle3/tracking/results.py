@@ -14,6 +14,7 @@ import numpy as np
 
 from eagle3.files.json_file import json_or_empty
 from eagle3.metrics import Tail
+from eagle3.units import field_text, quantity
 
 TRAINED, UNTRAINED = "trained", "untrained"
 FAILURE = "failure.txt"
@@ -65,6 +66,16 @@ class Stage:
     def rows(self) -> list[dict[str, Any]]:
         """Rows of history, {"time", "step", "values"}, in the order of writing."""
         return [row for row in Tail(self.folder / "metrics.jsonl").rows() if "values" in row]
+
+    @property
+    def so_far(self) -> str:
+        """Its last progress, `11 of 32 prompts, accept length 1.84`; "" where it told none."""
+        told = [row["progress"] for row in Tail(self.folder / "metrics.jsonl").rows() if "progress" in row]
+        if not told:
+            return ""
+        last = dict(told[-1])
+        done = f"{quantity(last.pop('done'))} of {quantity(last.pop('total'))} {last.pop('unit', '')}".rstrip()
+        return ", ".join([done, *(field_text(name, value) for name, value in last.items())])
 
     @cached_property
     def seconds(self) -> float | None:
