@@ -191,7 +191,7 @@ def test_a_chain_that_follows_the_served_answers_counts_the_same(made: Path, tmp
 
 def test_rounds_in_turn_and_what_is_said_of_them(made: Path) -> None:
     done = [(load.round, load.server, load.concurrency) for load in loads_of(made)]
-    first, second = ([(round_, name, n) for name in (NONE, SETTING) for n in (1, 4)] for round_ in (0, 1))
+    first, second = ([(round_, name, n) for n in (1, 4) for name in (NONE, SETTING)] for round_ in (0, 1))
     # What is left of the second round is compared with a server of its own start.
     assert done == [*first, second[0], *second, (0, UNTRAINED, 4)]
     summary = json.loads((made / "served" / "summary.json").read_text())
