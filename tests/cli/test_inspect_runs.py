@@ -52,6 +52,21 @@ def test_killed_and_continued_elsewhere(tmp_path: Path, capsys: pytest.CaptureFi
     assert state(killed, capsys) == f"failed here; {finished} has finished what it was to make"
 
 
+def test_runs_that_were_moved_together_with_their_artifacts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a repository is, and without them."""
+    killed, finished = (made_run(tmp_path / "then", name, done=name == "2") for name in "12")
+    for stage in STAGES:
+        (tmp_path / "then" / "artifacts" / stage / "d1" / DONE).touch()
+    there = (tmp_path / "then").rename(tmp_path / "now")
+    killed, finished = (there / run.relative_to(tmp_path / "then") for run in (killed, finished))
+    assert state(killed, capsys) == f"stopped here; {finished} has finished what it was to make"
+    assert main(["inspect", str(finished)]) == 0
+    assert f"{there / 'artifacts' / 'train' / 'd1'} (finished)" in capsys.readouterr().out
+    alone = killed.rename(tmp_path / "alone")
+    assert main(["inspect", str(alone)]) == 0
+    assert f"{tmp_path / 'then' / 'artifacts' / 'train' / 'd1'} (not there)" in capsys.readouterr().out
+
+
 def test_one_that_was_to_end_earlier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     killed = made_run(tmp_path, "1", until="train")
     whole = made_run(tmp_path, "2", done=True)

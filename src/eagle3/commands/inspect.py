@@ -13,7 +13,7 @@ from rich.text import Text
 from eagle3.commands.datasets import begun, dataset, exported, prepared
 from eagle3.commands.drafters import serve_command, target_of
 from eagle3.commands.kinds import Kind, kind_of
-from eagle3.commands.origin import Facts, checkpoint, extract_snapshot, made_by, part
+from eagle3.commands.origin import Facts, artifacts_of, checkpoint, extract_snapshot, made_by, part
 from eagle3.commands.standing import run_state, stage_state
 from eagle3.commands.sweeps import comparison, sweep
 from eagle3.config.origin import read_origin
@@ -91,9 +91,8 @@ def _run(path: Path) -> Facts:
     if boundaries := made.get("boundaries"):
         yield "boundaries", ", ".join(map(str, boundaries))
     yield from _accept_lengths(json_or_empty(path / "report" / "summary.json"))
-    for stage, folder in (made.get("artifacts") or {}).items():
-        done = (Path(folder) / DONE).exists()
-        there = "finished" if done else "started" if Path(folder).exists() else "not there"
+    for stage, folder in artifacts_of(path).items():
+        there = "finished" if (folder / DONE).exists() else "started" if folder.exists() else "not there"
         yield stage, f"{folder} ({there})"
     for name, label in (("drafter", "drafter"), ("report/report.md", "report"), ("logs", "logs")):
         if (path / name).exists():

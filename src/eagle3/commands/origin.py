@@ -17,6 +17,9 @@ from eagle3.tracking.summary import replay_command
 Facts = Iterator[tuple[str, str]]
 """(label, text) lines; a label is empty where the text goes on."""
 
+_WITHIN = 3
+"""Parts of an artifact's path that say which it is: artifacts/train/<fingerprint>."""
+
 
 def made_of(folder: Path) -> dict[str, Any]:
     """Provenance of the run that a drafter lies in, or was exported from."""
@@ -27,6 +30,22 @@ def part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
     """An object in a record that people may have edited; {} where it is missing or something else."""
     found = record.get(key)
     return found if isinstance(found, dict) else {}
+
+
+def artifacts_of(run: Path) -> dict[str, Path]:
+    """By stage, the folders that a run or a drafter noted, where they are now: also where they were moved or copied
+    together with it, as in a repository. {} where none are noted."""
+    noted = part(json_or_empty(run / PROVENANCE), "artifacts")
+    return {stage: _now(Path(str(folder)), run.absolute()) for stage, folder in noted.items()}
+
+
+def _now(noted: Path, run: Path) -> Path:
+    if not noted.exists():
+        within = noted.parts[-_WITHIN:]
+        for above in run.parents:
+            if len(within) == _WITHIN and (found := above.joinpath(*within)).is_dir():
+                return found
+    return noted
 
 
 def config_of(folder: Path) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """How a run or a stage stands that is not finished: being made now, stopped, or finished by another run since."""
 
 from pathlib import Path
-from typing import Any
 
-from eagle3.commands.origin import config_of, part
+from eagle3.commands.origin import artifacts_of, config_of
 from eagle3.errors import Eagle3Error
 from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.artifacts import DONE, LOCK, is_locked
@@ -28,8 +27,8 @@ def run_state(run: Path, failed: bool) -> str:
     """
     if (run / DONE).exists():
         return "finished"
-    artifacts = part(_made(run), "artifacts")
-    busy = next(((stage, by) for stage, folder in artifacts.items() if (by := _maker(Path(str(folder))))), None)
+    artifacts = artifacts_of(run)
+    busy = next(((stage, by) for stage, folder in artifacts.items() if (by := _maker(folder))), None)
     last = _last(run, artifacts)
     other = None if last is None else _finished_by(run, last)
     of_a_sweep = "overrides" in json_or_empty(run / JOB_RECORD)
@@ -48,25 +47,20 @@ def run_state(run: Path, failed: bool) -> str:
     return "not finished: the same command continues it, in a run folder of its own"
 
 
-def _made(run: Path) -> dict[str, Any]:
-    return json_or_empty(run / "provenance.json")
-
-
-def _last(run: Path, artifacts: dict[str, Any]) -> Path | None:
+def _last(run: Path, artifacts: dict[str, Path]) -> Path | None:
     """What the run was to make last; None where it was stopped before that was known."""
     try:
         until = str(config_of(run).get("until", "report"))
     except Eagle3Error:
         return None
-    folder = artifacts.get(LAST.get(until, until))
-    return None if folder is None else Path(str(folder))
+    return artifacts.get(LAST.get(until, until))
 
 
 def _finished_by(run: Path, last: Path) -> Path | None:
     """The run beside it that has finished the same."""
     for beside in sorted(run.absolute().parent.iterdir(), reverse=True):
-        artifacts = part(_made(beside), "artifacts")
-        if (beside / DONE).is_file() and str(last) in artifacts.values() and _last(beside, artifacts) == last:
+        artifacts = artifacts_of(beside)
+        if (beside / DONE).is_file() and last in artifacts.values() and _last(beside, artifacts) == last:
             return run.parent / beside.name
     return None
 

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from eagle3.commands.drafters import installed_version, read_target, sglang_version_of, unknown_version
 from eagle3.commands.kinds import Kind, kind_of
-from eagle3.commands.origin import config_of, part
+from eagle3.commands.origin import artifacts_of, config_of, part
 from eagle3.config.validate import STAGES
 from eagle3.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from eagle3.files.json_file import json_or_empty
@@ -74,8 +74,8 @@ def _faults_of(
 
 def _remedy(folder: Path) -> str:
     """Of a run or training without its drafter."""
-    training = part(json_or_empty(folder / "provenance.json"), "artifacts").get("train")
-    if training and (there := Path(training) / "drafter").is_dir():
+    training = artifacts_of(folder).get("train")
+    if training is not None and (there := training / "drafter").is_dir():
         return f"Its training has it: {shlex.join(['eagle3', 'export', str(there), '--format', 'sglang'])}"
     return "The same command makes it again, of a run in the folder of a new one"
 
@@ -91,9 +91,9 @@ def _parts(path: Path) -> list[tuple[Kind, Path]]:
         )
     parts: list[tuple[Kind, Path]] = []
     if kind is Kind.RUN:
-        dataset = part(json_or_empty(path / "provenance.json"), "artifacts").get("extract")
-        if dataset and (Path(dataset) / "manifest.json").is_file():
-            parts.append((Kind.DATASET, Path(dataset)))
+        dataset = artifacts_of(path).get("extract")
+        if dataset is not None and (dataset / "manifest.json").is_file():
+            parts.append((Kind.DATASET, dataset))
     if kind in (Kind.RUN, Kind.TRAINING):
         if (path / "drafter").is_dir():
             parts.append((Kind.DRAFTER, path / "drafter"))
