@@ -42,3 +42,17 @@ def test_inspect_an_evaluation_that_was_stopped(tmp_path: Path, capsys: pytest.C
     assert "so far        11 of 32 prompts, accept length 1.84" in spoken(capsys, "inspect", str(tmp_path))[1]
     (tmp_path / DONE).touch()
     assert "so far" not in spoken(capsys, "inspect", str(tmp_path))[1]
+
+
+def test_inspect_a_run_that_measured_a_given_drafter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its figures are not those of a training."""
+    (tmp_path / "config.yaml").write_text("until: report\n")
+    (tmp_path / "report").mkdir()
+    figures = {"eval/accept_length": 2.5, "eval/training_known": 0, "eval/left_out": 0}
+    write_json(tmp_path / "report" / "summary.json", figures | {"drafter": "/drafters/theirs"})
+    write_json(tmp_path / "provenance.json", {"command": "run.py", "artifacts": {}})
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / DONE).touch()
+    out = " ".join(spoken(capsys, "inspect", str(tmp_path))[1].split())
+    assert "measured accept length 2.50 drafter /drafters/theirs, measured as it was given" in out
+    assert "trained on not known: it may have seen some of what it was asked" in out

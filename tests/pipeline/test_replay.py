@@ -58,7 +58,7 @@ def test_with_its_artifacts_deleted_it_is_bitwise_the_same(project: Path) -> Non
     for name in ("model.safetensors", "config.json"):
         assert (again / "drafter" / name).read_bytes() == (first / "drafter" / name).read_bytes()
     assert "code, versions, plugin, machine: nothing differs" in output
-    assert "target and dataset: nothing differs" in output
+    assert "target, dataset, and what was evaluated: nothing differs" in output
     assert f"the drafter is bitwise the same as that of {first}" in output
     told = json.loads((again / "provenance.json").read_text())["replay"]
     assert told["differences"] == []
@@ -230,3 +230,36 @@ def test_differences_of_configurations() -> None:
     then = {"seed": 0, "loss": {"kind": "ce"}, "replay": {"strict": False}, "server": {"env": {}}}
     now = {"seed": 1, "loss": {"kind": "ce", "new": 1}, "replay": {"strict": True}, "server": {"env": {}}}
     assert [str(one) for one in config_differences(then, now)] == ["seed: 0 -> 1", "loss.new: (no such key) -> 1"]
+
+
+def test_other_prompts_or_another_drafter_to_measure_are_seen_too(project: Path, tmp_path: Path) -> None:
+    """Files that keep their names."""
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"prompt": "What is 2 + 2?"}\n')
+    other = altered(project, tmp_path / "other", evaluated={"prompts": "f" * 64, "drafter": "e" * 64})
+    given = ("evaluate.kind=chain", f"evaluate.prompts=[{mine}]", "replay.strict=true", "mode=plan")
+    code, output = replay(project, other, *given)
+    assert code == 2, output
+    assert "evaluated prompts: sha256 ffffffffffff -> sha256 " in output
+    assert "evaluated drafter" not in output, "one was trained"
+    code, output = replay(project, other, *given, f"evaluate.drafter={other / 'drafter'}")
+    assert code == 2, output
+    assert "evaluated drafter: sha256 eeeeeeeeeeee -> sha256 " in output
+
+
+def test_an_option_that_would_change_nothing_is_refused_with_the_values(project: Path) -> None:
+    """The snapshot's values come after it."""
+    first, before = runs(project)[0], runs(project)
+    for option, values in (
+        ("evaluate=chain", ", such as evaluate.kind=chain"),
+        ("tracking=online", ", such as tracking.mode=online"),
+        ("nccl@nccl.serving=ring_ll", ", such as nccl.serving.name=ring_ll nccl.serving.env.NCCL_PROTO=LL "),
+        ("experiment=quickstart", ""),
+    ):
+        code, output = replay(project, first, option)
+        assert code == 2, output
+        assert f"error: {option}: a snapshot holds every value" in output
+        assert f"give values{values}" in output
+    assert runs(project) == before
+    code, output = replay(project, first, "evaluate=simulated", "mode=plan")
+    assert code == 0, output

@@ -101,6 +101,8 @@ def test_a_drafter_that_was_given_is_named(tmp_path: Path, known: int, says: str
     assert page.startswith("# quick: the drafter drafters/theirs on smollm2\n")
     assert "| drafter | /drafters/theirs, measured as it was given |" in page
     assert f"| trained on | {says}" in page
+    assert ("Measured on conversations kept from training, against" in page) == bool(known)
+    assert ("some of which the drafter may have been trained on, against" in page) != bool(known)
     assert "| boundaries | 1, 2, 3 (" in page, "its own, not those of the configuration"
     for said in (page, text):
         assert "hidden states of" not in said

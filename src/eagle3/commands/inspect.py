@@ -23,7 +23,7 @@ from eagle3.evaluation.followed import Agreement
 from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.artifacts import DONE
 from eagle3.pipeline.sweep_table import JOB_RECORD
-from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance
+from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, training_of
 from eagle3.units import duration, quantity, size
 
 _SIZES = {
@@ -90,7 +90,12 @@ def _run(path: Path) -> Facts:
         yield "target", f"{target.get('name')}, from {target.get('source')}"
     if boundaries := made.get("boundaries"):
         yield "boundaries", ", ".join(map(str, boundaries))
-    yield from _accept_lengths(json_or_empty(path / "report" / "summary.json"))
+    summary = json_or_empty(path / "report" / "summary.json")
+    yield from _accept_lengths(summary)
+    if given := summary.get("drafter"):
+        yield "drafter", f"{given}, measured as it was given"
+        if (training := training_of(summary)) is not None:
+            yield "trained on", training
     for stage, folder in artifacts_of(path).items():
         there = "finished" if (folder / DONE).exists() else "started" if folder.exists() else "not there"
         yield stage, f"{folder} ({there})"
@@ -152,7 +157,8 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
         found = acceptance(summary, who)
         if found.accept_length is not None:
             shares = ", ".join(f"{share:.0%}" for share in found.conditional)
-            yield who, f"accept length {found.shown}" + (f" (by draft token: {shares})" if shares else "")
+            label = "measured" if who == TRAINED and summary.get("drafter") else who
+            yield label, f"accept length {found.shown}" + (f" (by draft token: {shares})" if shares else "")
     if (followed := Agreement.of_summary(summary)) is not None:
         yield "followed", str(followed)
     if (best := summary.get("serve/best")) is not None:

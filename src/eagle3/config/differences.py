@@ -81,3 +81,5 @@ def _facts(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"{made[key].get('name')} {fingerprint[:_SHORT]}"
     if tokenizer := (made.get("dataset") or {}).get("tokenizer"):
         yield "tokenizer", f"sha256 {tokenizer[:_SHORT]}"
+    for name, known_by in (made.get("evaluated") or {}).items():
+        yield f"evaluated {name}", f"sha256 {known_by[:_SHORT]}"

@@ -234,6 +234,10 @@ def _check_evaluate(cfg: Config) -> None:
             "evaluate.follow: served answers are followed by evaluate=chain alone, with a topk of 1 in the first of "
             "evaluate.drafts"
         )
+    if wanted.drafter is not None and cfg.until == "train":
+        raise ConfigError(
+            "until: train, with evaluate.drafter, which is measured in the place of one that is trained; leave one away"
+        )
     if wanted.kind == "served" and cfg.server.device == "cpu":
         raise ConfigError(
             "evaluate.kind: served, with server.device=cpu; SGLang speculates on GPUs only. "

@@ -6,6 +6,7 @@ stands for its own files alone, so all of these are named beside it.
 
 import dataclasses
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def _given(drafter: Path, cfg: Config, target: TargetInfo, before: Before) -> di
     if not _is_ours(drafter):  # whose capture ids mean what this version makes of them
         found["read_by"] = installed(cfg.server.python).version
     return found
+
+
+def given_of(inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Of what was given to an evaluation, as files that may change: what each was known by, by its name."""
+    trained = inputs["train"]
+    found = {
+        "drafter": trained["drafter"] if isinstance(trained, Mapping) else None,
+        "prompts": inputs.get("prompts", {}).get("content"),
+        "followed answers": inputs["evaluate"].get("follow"),
+    }
+    return {name: known_by for name, known_by in found.items() if known_by is not None}
 
 
 def _is_ours(drafter: Path) -> bool:

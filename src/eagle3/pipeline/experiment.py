@@ -79,12 +79,13 @@ def run_experiment(cfg: Config, run_dir: Path, choices: dict[str, str], replay: 
 
 def _identities(cfg: Config, stages: Stages) -> dict[str, Any]:
     """What the artifacts are: the second half of the provenance."""
+    made = [artifact for artifact in stages.in_order() if artifact.stage not in left_out(cfg)]
     benched = [bench_artifact(cfg, stages.target)] if cfg.bench.in_run else []
     return {
         **inputs_of(cfg, stages),
         "plugin_sha256": plugin_sha256(),
         "boundaries": stages.boundaries,
-        "artifacts": {artifact.stage: str(artifact.folder) for artifact in [*stages.in_order(), *benched]},
+        "artifacts": {artifact.stage: str(artifact.folder) for artifact in [*made, *benched]},
     }
 
 

@@ -1,16 +1,17 @@
 """A run that is repeated: what differs from when it was made, and whether the same drafter came out."""
 
 import re
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from eagle3.config import Config
-from eagle3.config.differences import Difference, config_differences, differences
+from eagle3.config import PROJECT, Config
+from eagle3.config.differences import Difference, config_differences, differences, flat
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.errors import ConfigError
 from eagle3.files.json_file import read_json
@@ -34,14 +35,27 @@ class Replay:
     inputs_compared: bool = False
 
     @staticmethod
-    def of(cfg: Config, choices: Mapping[str, Any], sources: Sequence[str]) -> "Replay | None":
-        """None where nothing is repeated. `sources`: the folders that Hydra composed from."""
+    def of(
+        cfg: Config, choices: Mapping[str, Any], sources: Sequence[str], overrides: Sequence[str]
+    ) -> "Replay | None":
+        """None where nothing is repeated.
+
+        Args:
+            sources: the folders that Hydra composed from.
+            overrides: those of the command line.
+
+        Raises:
+            ConfigError: `replay.strict` and nothing is repeated; or an override that would change nothing.
+        """
         if choices.get("snapshot") is None:
             if cfg.replay.strict:
                 raise ConfigError("replay.strict: nothing is repeated; add --config-dir RUN snapshot=replay")
             return None
         folder = next((Path(path) for path in sources if path and (Path(path) / SNAPSHOT).is_file()), None)
-        return None if folder is None else Replay(folder.resolve(), cfg.replay.strict)
+        if folder is None:
+            return None
+        _require_values(folder / SNAPSHOT, choices, overrides)
+        return Replay(folder.resolve(), cfg.replay.strict)
 
     def _then(self) -> dict[str, Any]:
         return read_json(self.folder / PROVENANCE)
@@ -76,14 +90,15 @@ class Replay:
             self.compare_inputs(inputs_of(cfg, stages_of(cfg, target)))
 
     def compare_inputs(self, now: Mapping[str, Any]) -> None:
-        """Target and dataset, once they are at hand and unless that was done; otherwise as `compare`."""
+        """Target, dataset, and what an evaluation is given, once they are at hand and unless that was done; otherwise
+        as `compare`."""
         if self.inputs_compared:
             return
         self.inputs_compared = True
-        then, names = self._then(), ("target", "dataset")
+        then, names = self._then(), ("target", "dataset", "evaluated")
         found = differences({name: then.get(name) for name in names}, {name: now.get(name) for name in names})
         self.found += found
-        self._tell("target and dataset", found)
+        self._tell("target, dataset, and what was evaluated", found)
 
     def _tell(self, what: str, found: list[Difference]) -> None:
         if not found:
@@ -113,6 +128,47 @@ class Replay:
         reports = (read_json(folder / "report" / "summary.json") for folder in (self.folder, run_dir))
         figures = figures_apart(*reports, same_training=_training(then) == _training(now) is not None)
         return f"the drafter is not bitwise that of {self.folder}: {weights_apart(before, after)}; {figures}"
+
+
+def _require_values(snapshot: Path, choices: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Raises ConfigError for another option of a group, which would change nothing: the snapshot's values come after
+    it. One that was renamed since has to be named."""
+    then = dict(_options(snapshot))
+    for group in (item.lstrip("+").partition("=")[0] for item in overrides):
+        option, before = choices.get(group), then.get(group)
+        if option in (None, before) or group == "snapshot" or group.startswith("hydra/"):
+            continue
+        if before is None or _file(group, before).is_file():
+            raise ConfigError(
+                f"{group}={option}: a snapshot holds every value, and what an option says does not change them; "
+                f"give values{_such_as(group, str(option))}"
+            )
+
+
+def _options(snapshot: Path) -> Iterator[tuple[str, str]]:
+    """(group, option) of the run, from the snapshot's `override /evaluate: chain`."""
+    content = OmegaConf.to_container(OmegaConf.load(snapshot), resolve=False)
+    for item in content.get("defaults") or [] if isinstance(content, dict) else []:
+        if isinstance(item, dict):
+            yield from ((str(key).removeprefix("override /"), str(option)) for key, option in item.items())
+
+
+def _file(group: str, option: str) -> Path:
+    return PROJECT / "conf" / group.partition("@")[0] / f"{option}.yaml"
+
+
+def _such_as(group: str, option: str) -> str:
+    """The plain values that an option of the project's sets, as overrides."""
+    name, _, package = group.partition("@")
+    file = _file(group, option)
+    if not file.is_file() or "@package" in (text := file.read_text(encoding="utf-8")) or "defaults:" in text:
+        return ""
+    plainly = [
+        f"{package or name}.{key}={value}"
+        for key, value in flat(OmegaConf.to_container(OmegaConf.create(text)))
+        if key and isinstance(value, str | int | float)
+    ]
+    return f", such as {shlex.join(plainly)}" if plainly else ""
 
 
 def _training(made: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from eagle3.config.validate import BENCH, STAGES, boundaries_of
 from eagle3.data.limits import context_flag
 from eagle3.errors import ConfigError
 from eagle3.pipeline.artifacts import Artifact, fingerprint
-from eagle3.pipeline.evaluated import Before, evaluate_inputs
+from eagle3.pipeline.evaluated import Before, evaluate_inputs, given_of
 from eagle3.pipeline.imported import imported, is_imported
 from eagle3.server.arguments import installed
 from eagle3.target.info import TargetInfo
@@ -203,9 +203,11 @@ def stages_of(cfg: Config, target: TargetInfo) -> Stages:
 
 
 def inputs_of(cfg: Config, stages: Stages) -> dict[str, Any]:
-    """What target and dataset are, for the provenance."""
+    """What target, dataset, and what else an evaluation was given are, for the provenance."""
     target, inputs = stages.target, stages.prepare.inputs
+    evaluates = STAGES.index(cfg.until) >= STAGES.index("evaluate")
     return {
+        "evaluated": given_of(stages.evaluate.inputs) if evaluates else {},
         "target": {
             "name": target.name,
             "source": target.source,

@@ -39,7 +39,7 @@ SERVED = "served.md"
 """Beside an evaluation's summary where it was served."""
 
 _EXPLAINED = (
-    "Measured on conversations kept from training, against the target's own hidden states. **Acceptance** is the share "
+    "Measured on {}, against the target's own hidden states. **Acceptance** is the share "
     "of draft tokens that are the target's choice where all earlier ones were; **accuracy** is the share in any case. "
     "The accept length is 1 + a₁ + a₁a₂ + ... over the acceptances."
 )
@@ -72,7 +72,7 @@ def _page(run_dir: Path, results: Results, pictures: set[str]) -> Iterable[str]:
     if results.trained:
         yield "## Result\n"
         yield from _markdown(("draft token", *map(str, range(1, 1 + _steps(results)))), _result_rows(results))
-        yield f"\n{_EXPLAINED}\n" if inputs.cfg.evaluate.kind == "simulated" else ""
+        yield f"\n{_EXPLAINED.format(_asked(results))}\n" if inputs.cfg.evaluate.kind == "simulated" else ""
         yield f"\n{_SPREAD}\n" if results.trained.spread is not None else ""
     if page := _served(results):
         yield f"\n## Served\n\n{page}"
@@ -110,6 +110,12 @@ def _title(results: Results) -> str:
         return f"the drafter {'/'.join(given.parts[-2:])} on {target}"
     kinds = {"train": f"a drafter for {target}", "extract": f"hidden states of {target}"}
     return next((text for stage, text in kinds.items() if stage in results.stages), f"prompts for {target}")
+
+
+def _asked(results: Results) -> str:
+    if results.training_known:
+        return "conversations kept from training"
+    return "held-out conversations, some of which the drafter may have been trained on"
 
 
 def _verdict(results: Results) -> str:

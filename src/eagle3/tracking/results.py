@@ -131,6 +131,15 @@ def acceptance(summary: dict[str, Any], who: str) -> Acceptance:
     return Acceptance()
 
 
+def training_of(summary: dict[str, Any]) -> str | None:
+    """Whether it is known what a given drafter was trained on, in words; None where the summary does not say."""
+    if "eval/training_known" not in summary:
+        return None
+    if not summary["eval/training_known"]:
+        return "not known: it may have seen some of what it was asked"
+    return f"known; {summary.get('eval/left_out', 0):,} that it had seen were left out"
+
+
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

@@ -14,7 +14,7 @@ from eagle3.config.schema import Config
 from eagle3.evaluation.followed import Agreement
 from eagle3.files.json_file import json_or_empty
 from eagle3.tracking.cost import NAMESPACES, cost_figures
-from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, acceptance
+from eagle3.tracking.results import TRAINED, UNTRAINED, Acceptance, Stage, acceptance, training_of
 
 _RATES = {"extract": "extract/tokens_per_s", "train": "train/tokens_per_s"}
 
@@ -107,12 +107,12 @@ class Results:
     @property
     def training(self) -> str | None:
         """Whether it is known what a given drafter was trained on, in words; None where the evaluation does not say."""
-        found = self._summary("evaluate")
-        if "eval/training_known" not in found:
-            return None
-        if not found["eval/training_known"]:
-            return "not known: it may have seen some of what it was asked"
-        return f"known; {found.get('eval/left_out', 0):,} that it had seen were left out"
+        return training_of(self._summary("evaluate"))
+
+    @property
+    def training_known(self) -> bool:
+        """False of a given drafter that may have seen what it was asked."""
+        return bool(self._summary("evaluate").get("eval/training_known", 1))
 
     @property
     def drafter_config(self) -> dict[str, Any]:
