@@ -54,6 +54,52 @@ def test_with_one_round_each_the_repeats_tell_what_is_a_tie(runs: Runs) -> None:
     assert group.rankings[0].places[1].behind == "tie: +0.1% (repeats: -0.1% to +1.8%)"
 
 
+def test_what_one_has_and_the_other_lacks_is_a_difference(runs: Runs) -> None:
+    """Dictionaries that take any key: flags, environment, a profile's variables under a name that was kept."""
+    plain, flags = {"until": "bench", "server": {"flags": {"serving": {}}}}, {"chunked_prefill_size": 64}
+    runs.add(plain, bench={"decode_1": 1414.0})
+    runs.add({"until": "bench", "server": {"flags": {"serving": flags}}}, bench={"decode_1": 441.0})
+    found = compare([runs.at])
+    assert [variant.setting for variant in found.served] == [
+        {"chunked_prefill_size": ""},
+        {"chunked_prefill_size": "64"},
+    ]
+    liar = {"name": "default", "env": {"NCCL_PROTO": "Simple"}}
+    profiles = Runs(runs.at.parent / "profiles")
+    for serving in (liar, {"name": "default", "env": {}}, {"name": "default", "env": {"NCCL_ALGO": "Ring"}}):
+        profiles.add({**plain, "nccl": {"serving": serving}}, bench={"decode_1": 100.0})
+    assert len(compare([profiles.at]).served) == 3
+    rope = [{"rope_scaling": None}, {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}]
+    others = Runs(runs.at.parent / "others")
+    for drafter in rope:
+        others.add({"drafter": drafter}, [0.5, 0.5])
+    assert len(compare([others.at]).variants) == 2
+
+
+def test_what_the_shell_set_for_nccl_is_a_difference(runs: Runs) -> None:
+    """NCCL reads it beside the profile, which has the last word; the note is of that run alone."""
+    config = {"until": "bench", "nccl": {"serving": {"name": "default", "env": {"NCCL_ALGO": "Ring"}}}}
+    note = "NCCL_PROTO=Simple: comes from the shell"
+    for env in ({}, {"NCCL_PROTO": "Simple", "NCCL_ALGO": "Tree", "NCCL_VERSION": "2.28.9"}):
+        folder = runs.add(config, bench={"decode_1": 100.0}, not_followed=[note] if env else [])
+        made = json.loads((folder / "provenance.json").read_text())
+        (folder / "provenance.json").write_text(json.dumps({**made, "nccl_env": env}))
+    found = compare([runs.at])
+    assert [variant.setting for variant in found.served] == [{"NCCL_PROTO": ""}, {"NCCL_PROTO": "Simple"}]
+    assert f"NCCL_PROTO=Simple: {note}." in headline(found)
+
+
+def test_a_note_of_one_run_of_a_row_names_that_run(runs: Runs) -> None:
+    """On a CPU NCCL does nothing, whatever the shell sets."""
+    config = {"until": "bench", "nccl": {"serving": {"name": "mine", "env": {"NCCL_ALGO": "Ring"}}}}
+    for notes in ([], ["NCCL_PROTO=Simple: comes from the shell"]):
+        runs.add(config, bench={"decode_1": 100.0}, not_followed=notes, nccl_unused=True)
+    said = headline(compare([runs.at]))
+    assert said[0].startswith("Serving: decode 1, tokens/s: 2 runs 100.0")
+    assert "1: NCCL_PROTO=Simple: comes from the shell." in said
+    assert "NCCL was not used (one GPU, or a CPU), so its profile changed nothing: mine." in said
+
+
 def test_each_drafter_is_ranked_with_all_that_it_drafts(runs: Runs) -> None:
     for seed in (0, 1):
         runs.add({"seed": seed, "loss": {"ttt_steps": 1}}, [0.22 + seed / 1000])

@@ -47,8 +47,8 @@ def compared(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str,
 
 def test_one_table_names_the_best_and_what_was_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "empty").mkdir(exist_ok=True)
-    drafter, nowhere = place / "runs" / "a" / "drafter", place / "nowhere"
-    paths = [place / "runs", place / "empty", nowhere, drafter, place / "runs" / "a" / "config.yaml"]
+    drafter = place / "runs" / "a" / "drafter"
+    paths = [place / "runs", place / "empty", drafter, place / "runs" / "a" / "config.yaml"]
     code, out, err = compared(capsys, *map(str, paths))
     assert (code, err) == (0, "")
     rows = [line for line in out.splitlines() if "±" in line and line.startswith("  ")]
@@ -59,11 +59,17 @@ def test_one_table_names_the_best_and_what_was_left_out(place: Path, capsys: pyt
     for path, why in (
         (place / "runs" / "failed", "not finished: "),
         (place / "empty", "no run is in it"),
-        (nowhere, "no such path"),
         (drafter, "drafter's folder; give that of the run"),
         (paths[-1], "a file; give the folder"),
     ):
         assert any(line.startswith(f"left out: {path}: ") and why in line for line in out.splitlines()), (path, out)
+
+
+def test_a_path_that_is_not_there_is_a_mistake(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where there are runs at others: a table without the one that was meant would look whole."""
+    for paths in ([place / "runs", place / "nowhere"], [place / "nowhere"]):
+        code, out, err = compared(capsys, *map(str, paths))
+        assert (code, out, err) == (2, "", f"error: {place / 'nowhere'}: there is no such path\n")
 
 
 def test_files_hold_the_same_and_the_page_needs_no_network(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from eagle3.evaluation.bench import _from_the_shell, _inherited
+from eagle3.evaluation.bench import _from_the_shell
+from eagle3.server.nccl import inherited
 
 
 @pytest.mark.parametrize(
@@ -24,5 +25,5 @@ def test_one_that_it_follows_is_only_named() -> None:
 def test_what_a_container_image_says_of_its_package_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_VERSION", "2.28.3-1")
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    assert "NCCL_VERSION" not in _inherited({})
-    assert _inherited({})["NCCL_NVLS_ENABLE"] == "0"
+    assert "NCCL_VERSION" not in inherited({})
+    assert inherited({})["NCCL_NVLS_ENABLE"] == "0"

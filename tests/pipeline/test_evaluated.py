@@ -22,7 +22,7 @@ from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.errors import ConfigError, DataError
 from eagle3.files.json_lines import sealed
-from eagle3.pipeline.stages import stages_of
+from eagle3.pipeline.stages import bench_artifact, stages_of
 from eagle3.target.info import read_info
 
 NEVER = {
@@ -157,6 +157,25 @@ def test_all_that_its_figures_depend_on_and_nothing_else_names_an_evaluation(
     assert wanted - moved == set(), "another configuration's figures would be taken for these"
     unknown = GIVEN[kind] | MADE | NEVER
     assert {key for key in unknown if key not in every} == set(), "these are no keys"
+
+
+def test_what_the_shell_sets_for_nccl_names_what_a_server_measured(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no key, and NCCL reads it all the same; a profile's own value has the last word."""
+    target = read_info(place / "target")
+
+    def names(**env: str) -> tuple[str, str]:
+        cfg = config(place, "served", True)
+        cfg.nccl.serving.env = env
+        return stages_of(cfg, target).evaluate.folder.name, bench_artifact(cfg, target).folder.name
+
+    before, own = names(), names(NCCL_PROTO="LL")
+    monkeypatch.setenv("NCCL_VERSION", "2.28.9")
+    assert names() == before, "which package is in a container's image"
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    assert all(now != then for now, then in zip(names(), before, strict=True))
+    assert names(NCCL_PROTO="LL") == own
 
 
 def test_the_prompts_of_a_set_name_it_not_its_place(place: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from eagle3.config.schema import NcclProfile
 from eagle3.errors import ConfigError
-from eagle3.server.nccl import profile_env
+from eagle3.server.nccl import inherited, profile_env, profile_name
 from eagle3.server.nccl_log import NcclReport, not_followed, parse, unused
 
 
@@ -31,11 +31,15 @@ def env_of(**env: str) -> dict[str, str]:
         ({"NCCL_P2P_LEVEL": "NVLINK"}, "is not one of LOC"),
         ({"NCCL_NTHREADS": "500"}, "64, 128, 256, 512"),
         ({"NCCL_MAX_NCHANNELS": "128"}, "from 1 to 64"),
-        ({"NCCL_BUFFSIZE": "16M"}, "bytes above 0"),
+        ({"NCCL_BUFFSIZE": "16M"}, "a number of bytes from 1 to"),
+        ({"NCCL_BUFFSIZE": "99999999999999"}, "a number of bytes from 1 to 2147483647"),
+        ({"NCCL_PROTO": "^LL,LL128,Simple"}, "without a protocol"),
         ({"NCCL_NVLS_ENABLE": "off"}, "whole number"),
         ({"NCCL_P2P_DISABLE": "yes"}, "must be 0 or 1"),
         ({"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "8"}, "is more than NCCL_MAX_NCHANNELS=8"),
-        ({"NCCL_ALGO": "NVLS", "NCCL_NVLS_ENABLE": "0"}, "NCCL_ALGO=NVLS with NCCL_NVLS_ENABLE=0"),
+        ({"NCCL_ALGO": "NVLS", "NCCL_NVLS_ENABLE": "0"}, "NCCL_ALGO=NVLS with NCCL_NVLS_ENABLE=0; keep one"),
+        ({"NCCL_ALGO": "allreduce:NVLS", "NCCL_NVLS_ENABLE": "0"}, "NCCL_ALGO=allreduce:NVLS with NCCL_NVLS_ENABLE=0;"),
+        ({"NCCL_ALGO": "NVLS"}, "NCCL_NVLS_ENABLE=0, which SGLang sets where nothing else does"),
     ],
 )
 def test_what_nccl_would_ignore_or_refuse_is_refused(env: dict[str, str], says: str) -> None:
@@ -49,6 +53,27 @@ def test_what_nccl_takes_is_taken() -> None:
     env_of(NCCL_ALGO="Ring;AllReduce:Tree,NVLSTree")
     env_of(NCCL_ALGO="Collnet")
     env_of(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,ENV", NCCL_NTHREADS="512", NCCL_CUMEM_ENABLE="-2")
+
+
+def test_what_the_shell_sets_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server has both: the profile's, and what the shell sets beside them."""
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    with pytest.raises(ConfigError, match=r"NCCL_P2P_DISABLE=1, in part from the shell \(NCCL_P2P_DISABLE\): unset it"):
+        env_of(NCCL_P2P_LEVEL="NVL")
+    assert env_of(NCCL_PROTO="LL") == {"NCCL_PROTO": "LL"}
+    assert inherited({"NCCL_PROTO": "LL"})["NCCL_P2P_DISABLE"] == "1"
+    assert "NCCL_P2P_DISABLE" not in inherited({"NCCL_P2P_DISABLE": "0"})
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    with pytest.raises(ConfigError, match=r"^NCCL_ALGO=Tree, which the shell sets, leaves AllGather without"):
+        env_of()
+    env_of(NCCL_ALGO="Ring")
+    profile_env(NcclProfile("p", {}), "nccl.serving", ["NCCL_ALGO"])
+
+
+def test_a_shipped_profile_that_was_changed_is_called_so() -> None:
+    assert profile_name(NcclProfile("default", {})) == "default"
+    assert profile_name(NcclProfile("default", {"NCCL_PROTO": "LL"})) == "default, changed"
+    assert profile_name(NcclProfile("mine", {"NCCL_PROTO": "LL"})) == "mine"
 
 
 def test_a_newer_variable_is_taken_when_it_is_named() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from eagle3.comparison.figures import BENCH, EVALUATE
 from eagle3.comparison.runs import SERVED, SIMULATED, Run, dataset_of, short_print
+from eagle3.server.nccl_names import LABELS
 
 GIVEN = "evaluate.drafter"
 _NEVER = (
@@ -82,6 +83,10 @@ def _known(run: Run, stage: str) -> Iterator[tuple[str, Any]]:
         machine = run.provenance.get("machine") or {}
         gpus = machine.get("gpus") or []
         yield "machine.gpu" if gpus else "machine.cpu", ", ".join(gpus) or machine.get("cpu")
+    if stage == BENCH or run.kind == SERVED:
+        for name, value in (run.provenance.get("nccl_env") or {}).items():  # of the shell, where no profile says it
+            if name not in LABELS and (key := f"nccl.serving.env.{name}") not in run.config:
+                yield key, value
     if stage == BENCH:
         return
     if not run.conditional:

@@ -56,13 +56,28 @@ def _value(config: Mapping[str, Any], key: str) -> str:
     return shown(config[key]) if key in config else ""
 
 
+_FREE = ("server.env", "server.flags.common", "server.flags.extraction", "server.flags.serving", "nccl.serving.env")
+"""Dictionaries that hold any key, or none."""
+
+
+def _has_place(config: Mapping[str, Any], key: str) -> bool:
+    """Whether a key that the configuration lacks would mean something for it: what holds it is there, and empty, null,
+    or with other keys."""
+    parts = key.split(".")
+    if any(".".join(parts[:count]) in config for count in range(1, len(parts))):
+        return True
+    free = next((f"{holder}." for holder in _FREE if key.startswith(f"{holder}.")), None)
+    return free is not None and any(other.startswith(free) for other in config)
+
+
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys whose values are not the same in all that have them; those that repeat a measurement left out."""
+    """Keys whose values are not the same in all that have them, or could; those that repeat a measurement left out."""
     every = dict.fromkeys(key for config in configs for key in config)
     return [
         key
         for key in every
-        if key not in REPEATS and len({shown(config[key]) for config in configs if key in config}) > 1
+        if key not in REPEATS
+        and len({_value(config, key) for config in configs if key in config or _has_place(config, key)}) > 1
     ]
 
 

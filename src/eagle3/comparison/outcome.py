@@ -22,8 +22,7 @@ def headline(found: Comparison) -> list[str]:
     lines += [ranking.sentence() for group in found.targets for ranking in group.rankings]
     lines += [line for group in found.targets for line in _profiles(group)]
     for note in dict.fromkeys(note for run in found.all_runs for note in run.not_followed):
-        labels = [v.label for v in found.served if any(note in run.not_followed for run in v.runs)]
-        lines.append(f"{', '.join(labels)}: {note}.")
+        lines.append(f"{', '.join(label for v in found.served for label in _labels(v, note))}: {note}.")
     lines += [f"{v.label}: {told}." for group in found.evaluated for v in group.variants for told in _disagreements(v)]
     lines += _spread(found)
     datasets = {dataset_of(run) for variant in found.variants for run in variant.runs}
@@ -76,12 +75,21 @@ def _disagreements(variant: Variant) -> list[str]:
     return [str(found) for found in followed if found is not None and not found.agrees]
 
 
+def _labels(variant: Variant, note: str) -> list[str]:
+    """The variant, where the note is of all its runs; else those of which it is, by their folders."""
+    having = [run for run in variant.runs if note in run.not_followed]
+    return [variant.label] if len(having) == len(variant.runs) else [run.folder.name for run in having]
+
+
 def _profiles(group: Group) -> list[str]:
     """Of a served target for which NCCL did nothing: why its profiles are no rows."""
     silent = [run for variant in group.variants for run in variant.runs if run.nccl_unused]
     names = dict.fromkeys(str(run.config.get("nccl.serving.name")) for run in silent)
-    if len(names) < 2:
+    if not silent:
         return []
+    if len(names) < 2:
+        changed = any(key.startswith("nccl.serving.env.") for run in silent for key in run.config)
+        return [f"{UNUSED}, so its profile changed nothing: {', '.join(names)}."] * changed
     said = f"{UNUSED}, so its profiles changed nothing and are not compared: {', '.join(names)}."
     return [f"{said} What was measured under them counts as rounds of one configuration."]
 

@@ -43,7 +43,7 @@ class Variant:
         first, *others = ([item for item in run.varied if item.split("=")[0] not in REPEATS] for run in self.runs)
         common = [item for item in first if all(item in other for other in others)]
         # What they differ in made no difference: none of them is named for it.
-        return ", ".join(common) or (counted(len(self.runs), "run") if first else self.runs[0].folder.name)
+        return ", ".join(common) or (counted(len(self.runs), "run") if len(self.runs) > 1 else self.runs[0].folder.name)
 
     @property
     def folders(self) -> list[Path]:

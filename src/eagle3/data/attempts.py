@@ -147,4 +147,4 @@ def _record_server(manifest: Manifest, cfg: Config, server: Server, info: dict[s
     manifest.server_flags = effective_flags(server.command.flags, info)
     manifest.sglang_version = str(server.ready[0]["sglang_version"])
     manifest.plugin_sha256 = plugin_sha256()
-    manifest.nccl_env = profile_env(cfg.nccl.extraction, "nccl.extraction")
+    manifest.nccl_env = profile_env(cfg.nccl.extraction, "nccl.extraction", cfg.nccl.extra)

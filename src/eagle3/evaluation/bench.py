@@ -6,7 +6,6 @@ the first request to the last reply: for decoding that holds the prefill of a sh
 
 import asyncio
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,9 +23,9 @@ from eagle3.metrics import Reporter
 from eagle3.server.client import Client
 from eagle3.server.flags import RESERVED_TOKENS, ServerCommand, server_command
 from eagle3.server.launch import Server
-from eagle3.server.nccl import profile_env
+from eagle3.server.nccl import inherited, profile_env, profile_name
 from eagle3.server.nccl_log import SUBSYSTEMS, NcclReport, not_followed, parse
-from eagle3.server.nccl_names import LABELS, PREFIX, impossible, unknown
+from eagle3.server.nccl_names import PREFIX, impossible, unknown
 from eagle3.target import TargetInfo
 
 LOG = "bench-server.log"
@@ -56,8 +55,8 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     """
     require_lengths(cfg, target)
     command, log, began = bench_command(cfg, target.path), logs / LOG, time.monotonic()
-    env = profile_env(cfg.nccl.serving, "nccl.serving", cfg.nccl.extra)
-    reporter.note(f"starting SGLang {command.sglang_version} with NCCL profile {cfg.nccl.serving.name}; log: {log}")
+    env, name = profile_env(cfg.nccl.serving, "nccl.serving", cfg.nccl.extra), profile_name(cfg.nccl.serving)
+    reporter.note(f"starting SGLang {command.sglang_version} with NCCL profile {name}; log: {log}")
     with Server.start(command, log=log, timeout_s=cfg.server.startup_timeout_s) as server:
         reporter.note(f"server ready in {time.monotonic() - began:.0f} s")
         seen = _environment_seen(server, env)
@@ -65,12 +64,12 @@ def run_bench(cfg: Config, target: TargetInfo, out: Path, reporter: Reporter, lo
     seconds = round(time.monotonic() - began, 1)
     report = parse(server.tree.log.read_text(encoding="utf-8", errors="replace"))
     flags = not_followed(env, report)
-    flags += [_from_the_shell(name, value, cfg.nccl.extra) for name, value in _inherited(env).items()]
+    flags += [_from_the_shell(name, value, cfg.nccl.extra) for name, value in inherited(env).items()]
     for text in (*_said(report), *flags):
         reporter.note(text)
-    told = {"profile": cfg.nccl.serving.name, "environment": seen, "not_followed": flags}
+    told = {"profile": name, "environment": seen, "not_followed": flags}
     write_json(out / "nccl.json", told | vars(report))
-    summary: dict[str, Any] = {"bench/profile": cfg.nccl.serving.name, "bench/not_followed": len(flags)}
+    summary: dict[str, Any] = {"bench/profile": name, "bench/not_followed": len(flags)}
     summary["bench/stage_seconds"] = seconds
     for name, values in samples.items():
         summary |= {name: median(values), f"{name}/smallest": min(values), f"{name}/largest": max(values)}
@@ -85,15 +84,6 @@ def require_lengths(cfg: Config, target: TargetInfo) -> None:
             f"bench: sequences of {longest - RESERVED_TOKENS} tokens are more than the target's context of "
             f"{target.context_length} allows; lower bench.prefill_tokens, or prompt_tokens and decode_tokens"
         )
-
-
-def _inherited(env: dict[str, str]) -> dict[str, str]:
-    """NCCL's settings that the server has beside the profile's, because this process has them."""
-    return {name: value for name, value in os.environ.items() if _set_for_nccl(name) and name not in env}
-
-
-def _set_for_nccl(name: str) -> bool:
-    return name.startswith(PREFIX) and name not in LABELS
 
 
 def _from_the_shell(name: str, value: str, extra: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree
 PROTOCOLS = ("LL", "LL128", "Simple")
 """Each in the order of NCCL's own numbers for them."""
 _NOT_FOR = {"AllGather": {"Tree", "CollnetChain", "NVLSTree"}, "AllReduce": {"PAT"}}
-"""Collectives that a server needs, and the algorithms that NCCL does not have for each."""
+"""The algorithms that NCCL does not have for each collective that a server needs."""
 MAX_CHANNELS = 64
 LABELS = ("NCCL_VERSION",)
 """Set by container images, to say which package is in them; not settings."""
@@ -82,6 +82,11 @@ _LISTS = {
     "NCCL_DEBUG_SUBSYS": _SUBSYSTEMS,
 }
 """Comma-separated, all but these with a ^ in front; for ALGO and PROTO since 2.24 also for each function."""
+CHOICES = {"NCCL_ALGO", "NCCL_PROTO"}
+"""Of these a value that NCCL can't take ends the server."""
+_OF_NVLS = {"NVLS", "NVLSTree"}
+_LARGEST_BUFFER = 2**31 - 1
+"""NCCL counts a buffer's bytes in an int."""
 _CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
 _POSITIVE = ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_P2P_NVL_CHUNKSIZE")
 _SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_P2P_DIRECT_DISABLE")
@@ -112,12 +117,16 @@ def impossible(name: str, value: str) -> str | None:
                     f"leaves {collective} without an algorithm, at which NCCL fails from 2.24 on; say for which "
                     "collective it is, as in allreduce:Tree"
                 )
+        for collective in _NOT_FOR if name == "NCCL_PROTO" else ():
+            if not allowed_in(value, PROTOCOLS, collective):
+                return f"leaves {collective} without a protocol"
         return None
     if name in _CHANNELS:
         good = value.isdecimal() and 1 <= int(value) <= MAX_CHANNELS
         return None if good else f"must be a number of channels from 1 to {MAX_CHANNELS}"
     if name in _POSITIVE:
-        return None if value.isdecimal() and int(value) > 0 else "must be a number of bytes above 0"
+        good = value.isdecimal() and 0 < int(value) <= _LARGEST_BUFFER
+        return None if good else f"must be a number of bytes from 1 to {_LARGEST_BUFFER}"
     if name in _SWITCHES:
         return None if value in ("0", "1") else "must be 0 or 1"
     if re.search(r"_(DISABLE|ENABLE|THRESHOLD|CHUNKSIZE|BUFFSIZE|NTHREADS|NCHANNELS)$", name):
@@ -148,8 +157,12 @@ def contradiction(env: Mapping[str, str]) -> str | None:
         low, high = env.get(f"NCCL_MIN_{kind}"), env.get(f"NCCL_MAX_{kind}")
         if low and high and low.isdecimal() and high.isdecimal() and int(low) > int(high):
             return f"NCCL_MIN_{kind}={low} is more than NCCL_MAX_{kind}={high}"
-    if env.get("NCCL_NVLS_ENABLE") == "0" and env.get("NCCL_ALGO", "").upper() in ("NVLS", "NVLSTREE"):
-        return f"NCCL_ALGO={env['NCCL_ALGO']} with NCCL_NVLS_ENABLE=0"
+    if env.get("NCCL_NVLS_ENABLE", "0") == "0" and "NCCL_ALGO" in env:
+        for collective, without in _NOT_FOR.items():
+            left = allowed_in(env["NCCL_ALGO"], ALGORITHMS, collective) - without
+            if left and left <= _OF_NVLS:
+                own = "" if "NCCL_NVLS_ENABLE" in env else ", which SGLang sets where nothing else does"
+                return f"NCCL_ALGO={env['NCCL_ALGO']} with NCCL_NVLS_ENABLE=0{own}"
     if env.get("NCCL_P2P_DISABLE") == "1" and "NCCL_P2P_LEVEL" in env:
         return f"NCCL_P2P_LEVEL={env['NCCL_P2P_LEVEL']} with NCCL_P2P_DISABLE=1"
     return None
