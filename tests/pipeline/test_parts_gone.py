@@ -1,5 +1,6 @@
 """Parts of a training that are removed or cut short: made again by the same command, or told with what helps."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,20 @@ def test_a_drafter_that_was_removed_is_exported_again(place: Path, artifact: Pat
     assert code == 0, output
     assert "drafter/config.json is gone" in output.replace("\n", "")
     assert (artifact / "drafter" / "model.safetensors").read_bytes() == before
+    assert (latest(place) / "drafter" / "model.safetensors").read_bytes() == before
+
+
+def test_a_drafter_that_was_written_into_is_exported_again(place: Path, artifact: Path) -> None:
+    """Also by what was written into a run's, which is a link to it."""
+    weights = artifact / "drafter" / "model.safetensors"
+    before = weights.read_bytes()
+    with weights.open("r+b") as file:
+        file.seek(-64, os.SEEK_END)
+        file.write(b"\xff" * 64)
+    code, output = train(place)
+    assert code == 0, output
+    assert f"{artifact / 'drafter'} is not what was exported" in output.replace("\n", "")
+    assert weights.read_bytes() == before
     assert (latest(place) / "drafter" / "model.safetensors").read_bytes() == before
 
 

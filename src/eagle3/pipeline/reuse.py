@@ -1,9 +1,14 @@
 """Whether what a stage has left can be taken as it is."""
 
+import functools
+import hashlib
+from pathlib import Path
+
 from eagle3.config import Config
+from eagle3.drafter.fields import OWN
 from eagle3.errors import DataError
 from eagle3.evaluation.figures import FAILED
-from eagle3.files.json_file import read_json
+from eagle3.files.json_file import json_or_empty, read_json
 from eagle3.metrics import Reporter
 from eagle3.pipeline.artifacts import Artifact
 from eagle3.pipeline.imported import is_imported, require_whole
@@ -33,6 +38,8 @@ def as_left(artifact: Artifact, cfg: Config, target: TargetInfo, reporter: Repor
         gone = [name for name in LEFT[artifact.stage] if not (artifact.folder / name).is_file()]
         if gone:
             return f"{artifact.folder / gone[0]} is gone"
+        if artifact.stage == "train" and _altered(artifact.folder / "drafter"):
+            return f"{artifact.folder / 'drafter'} is not what was exported"
         failed = read_json(artifact.folder / "summary.json").get(FAILED)
         return f"{artifact.folder}: {failed} could not be measured then" if failed else None
     if artifact.stage != "extract":
@@ -43,6 +50,22 @@ def as_left(artifact: Artifact, cfg: Config, target: TargetInfo, reporter: Repor
     from eagle3.data.checked import untouched
 
     return untouched(artifact.folder, target.fingerprint)
+
+
+def _altered(drafter: Path) -> bool:
+    """Whether the weights are others than were exported. A run's folder has them by a hard link: what is written into
+    that file is written here."""
+    wanted = (json_or_empty(drafter / "config.json").get(OWN) or {}).get("weights_sha256")
+    weights = drafter / "model.safetensors"
+    told = weights.stat()
+    return wanted != _sha256(weights, told.st_size, told.st_mtime_ns)
+
+
+@functools.cache
+def _sha256(path: Path, size: int, mtime_ns: int) -> str:
+    """Of the content, once for each that a file is seen to have: gigabytes of it, of a large drafter."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_same_content(cfg: Config, artifact: Artifact) -> None:
