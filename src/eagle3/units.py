@@ -1,6 +1,6 @@
 """Figures as people read them: 48,120 tokens, 1.2 GiB, 3 min 04 s, accept length 1.84."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _LABELS = {
@@ -35,6 +35,12 @@ def numbers(values: Iterable[int]) -> str:
         else:
             runs.append([value])
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def acceptances(conditional: Sequence[float], digits: int = 1) -> list[str]:
+    """Percentages, by draft; "-" of a draft that nothing came to, because none before it was accepted."""
+    reached = [True, *(share > 0 for share in conditional)]
+    return [f"{share:.{digits}%}" if all(reached[: k + 1]) else "-" for k, share in enumerate(conditional)]
 
 
 def duration(seconds: float) -> str:

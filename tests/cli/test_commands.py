@@ -113,7 +113,7 @@ def test_verify_names_a_drafters_first_fault(
     code, out, _ = spoken(capsys, "verify", str(folder), "--all", "--target", str(other.path))
     assert code == 1
     assert "extra.weight is unknown" in out
-    assert "another model" in out
+    assert "another model" in out.splitlines()[0], "the rest may follow from it"
 
 
 def test_inspect_an_exported_drafter(drafter: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:

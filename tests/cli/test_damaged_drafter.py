@@ -74,6 +74,22 @@ def test_it_is_still_a_drafter(
     assert problem in err
 
 
+@pytest.mark.parametrize("where", ["in the drafter", "beside it"])
+def test_what_would_name_its_target_is_broken(
+    run: Path, capsys: pytest.CaptureFixture[str], target: TargetInfo, where: str
+) -> None:
+    """And is said to be, wherever it lies."""
+    for folder in (run, run / "drafter"):
+        (folder / "provenance.json").unlink()
+    broken = (run / "drafter" if where == "in the drafter" else run) / "provenance.json"
+    broken.write_text('{"target": {')
+    for command in (("verify",), ("export", "--format", "sglang")):
+        code, _, err = spoken(capsys, *command, run / "drafter")
+        assert code == 2
+        assert f"which target is it for? {broken} would say it, and is broken or empty. Add --target" in err
+    assert spoken(capsys, "verify", run / "drafter", "--target", target.path)[0] == 0
+
+
 def test_damaged_weights(run: Path, target: TargetInfo, capsys: pytest.CaptureFixture[str]) -> None:
     weights = run / "drafter" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])

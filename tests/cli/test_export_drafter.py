@@ -144,6 +144,20 @@ def test_a_drafter_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert spoken(capsys, "verify", str(folder), *given, "--boundaries", "3,5,6")[0] == 0
 
 
+def test_an_export_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An embedding of its own: neither layout takes it."""
+    target = make_target(tmp_path / "target")
+    folder = make_theirs(tmp_path / "theirs", target)
+    rewrite(folder, tensors=lambda s: s.update({"embed_tokens.weight": torch.ones(128, 64)}))
+    given = ("--target", str(target.path))
+    for form, instead in (("speculators", "has the target's embedding"), ("sglang", "has none, and SGLang takes")):
+        code, _, err = spoken(capsys, "export", str(folder), str(tmp_path / form), "--format", form, *given)
+        assert code == 0
+        assert "note: model.safetensors: embed_tokens.weight is not the target's embedding" in err
+        assert f"note: what is written {instead}" in err
+        assert spoken(capsys, "verify", str(tmp_path / form), *given)[0] == 0
+
+
 def test_a_faulty_drafter_is_not_exported(run: tuple[TargetInfo, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = run
     rewrite(folder / "drafter", tensors=lambda s: s.pop("fc.weight"))

@@ -8,14 +8,18 @@ from tests.pipeline.imported_runs import overrides, run, write_place
 from eagle3.cli import main
 
 
+def command(place: Path) -> list[str]:
+    paths = (f"paths.artifacts={place}/artifacts", f"paths.runs={place}/runs")
+    given = [item for item in overrides(place, *paths) if not item.startswith("drafter.draft_vocab_size")]
+    return ["-m", *given, "drafter.draft_vocab_size=64,128,100000"]
+
+
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two jobs that are done, and one whose draft vocabulary is larger than the target's."""
     place = tmp_path_factory.mktemp("sweep")
     write_place(place, 12)
-    paths = (f"paths.artifacts={place}/artifacts", f"paths.runs={place}/runs")
-    given = [item for item in overrides(place, *paths) if not item.startswith("drafter.draft_vocab_size")]
-    code, output = run(["-m", *given, "drafter.draft_vocab_size=64,128,100000"], place)
+    code, output = run(command(place), place)
     assert code == 1, output
     (folder,) = (place / "runs" / "tiny").iterdir()
     return folder
@@ -55,3 +59,21 @@ def test_its_runs_and_drafters_say_the_command_that_was_typed(sweep: Path, capsy
     told = inspected(sweep / "2", capsys)
     assert "state         failed" in told
     assert "why           drafter.draft_vocab_size=100000" in told
+
+
+def test_a_damaged_record_is_named_and_the_same_command_mends_it(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = sweep / "0" / "job.json"
+    before = record.read_text()
+    record.write_text(before[: len(before) // 2])
+    told = inspected(sweep, capsys)
+    for text in (
+        "state         1 damaged, 1 done, 1 failed",
+        f"job 0         damaged, drafter.draft_vocab_size=64: {record} can't be read; the same command writes it again",
+        "job 1         done, drafter.draft_vocab_size=128",
+    ):
+        assert text in told, text
+    place = sweep.parents[2]
+    assert run(command(place), place)[0] == 1
+    assert "state         2 done, 1 failed" in inspected(sweep, capsys)

@@ -70,6 +70,9 @@ def test_experiments_are_listed_with_their_first_comment() -> None:
         ("layers.boundaries=3", "layers.boundaries"),
         ("+foo=1", "foo: no such key"),
         ("+trainer.epoch=1", "did you mean trainer.epochs?"),
+        ("evaluate.drafts=[{stps: 2}]", "evaluate.drafts: stps: no such key; did you mean steps?"),
+        ("evaluate.drafts=[{steps: a}]", "evaluate.drafts: steps: Value 'a'"),
+        ("evaluate.drafts=[3]", "evaluate.drafts[0]: "),
     ],
 )
 def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None:
@@ -113,6 +116,9 @@ def test_a_wrong_override_names_key_and_remedy(override: str, says: str) -> None
         (["evaluate.drafts=[{steps: 2, topk: 2, tokens: 8}]"], "steps=2, topk=2 draft 2 to 7"),
         (["evaluate.concurrency=[]"], "evaluate.concurrency: empty"),
         (["until=deploy"], "until"),
+        (["until=train", "evaluate.drafter=given"], "until: train, with evaluate.drafter"),
+        (["evaluate.prompts=[{a: 1}]"], "evaluate.prompts: {'a': 1} is no single value"),
+        (["layers.boundaries=[[1, 2], 3]"], "layers.boundaries: [1, 2] is no single value"),
         (["optim.lr=nan"], "optim.lr: nan"),
         (["server.stall_timeout_s=inf"], "server.stall_timeout_s: inf"),
         (["paths.artifacts="], "paths.artifacts: empty"),

@@ -57,6 +57,38 @@ def test_other_names_are_known(folder: Path, target: TargetInfo) -> None:
     assert faults(folder, target) == []
 
 
+def test_names_as_in_a_whole_model(folder: Path, target: TargetInfo) -> None:
+    """SGLang finds what is below `model.` with it and without, and the draft vocabulary by any name that has d2t in it;
+    the head is not below it."""
+    plain = load_drafter(folder, target, VERSION)
+
+    def prefixed(stored: dict[str, Tensor]) -> None:
+        renamed(stored, "", "model.")
+        renamed(stored, "model.lm_head.", "lm_head.")
+
+    rewrite(folder, tensors=prefixed)
+    assert faults(folder, target) == []
+    (note,) = notes_on(read_drafter(folder), target)
+    assert note == "model.safetensors: 13 names with `model.` in front: SGLang finds them so too"
+    found = load_drafter(folder, target, VERSION)
+    assert found.draft_ids.tolist() == plain.draft_ids.tolist()
+    for name, tensor in plain.drafter.state_dict().items():
+        assert torch.equal(found.drafter.state_dict()[name], tensor), name
+
+
+def test_a_width_that_the_weights_do_not_have_is_said_first(folder: Path, target: TargetInfo) -> None:
+    """Of what follows from it, an embedding that is missing is one."""
+    rewrite(folder, lambda c: c.update(hidden_size=96, target_hidden_size=64))
+    found = faults(folder, target)
+    assert found[0] == "config.json: hidden_size is 96, but the weights are 64 wide"
+    assert "embed_tokens.weight is missing" in " ".join(found[1:])
+    make_ours(folder, target)
+    rewrite(folder, lambda c: c.update(hidden_size=96))
+    found = faults(folder, target)
+    assert found[0] == "config.json: hidden_size is 96, but the weights are 64 wide"
+    assert len([fault for fault in found if "hidden_size is" in fault]) == 1
+
+
 def test_others_of_several_layers(folder: Path, target: TargetInfo) -> None:
     """The norm that SGLang makes in every layer, and uses in the first, may be there or not."""
     made = make_ours(folder, target, num_layers=3)
@@ -106,7 +138,10 @@ def test_faults_of_config(
 @pytest.mark.parametrize(
     ("tensors", "problem"),
     [
-        (lambda s: renamed(s, "", "model."), "14 names begin with `model.`"),
+        (
+            lambda s: renamed(s, "", "model."),
+            "model.lm_head.weight would be skipped: SGLang knows it as lm_head.weight",
+        ),
         (lambda s: s.update(d2t=DRAFT_IDS.clone()), "d2t holds target ids"),
         (lambda s: s.update(d2t=s["d2t"] + 100), "the target's vocabulary has 128"),
         (lambda s: s.update(d2t=s["d2t"] - 11), "d2t leads to token -1; the target's vocabulary has 128, from 0"),
@@ -192,6 +227,17 @@ def test_one_off_is_known_where_the_training_is(folder: Path, target: TargetInfo
     assert "as boundaries [2, 4, 5], but the drafter was trained on [3, 5, 6]: off by -1" in problem
     rewrite(folder, with_ids([2, 4, 5]))
     assert faults(folder, target, [3, 5, 6]) == [], "and where it was meant so, it is no fault"
+
+
+def test_a_run_says_what_it_was_trained_on(folder: Path, target: TargetInfo) -> None:
+    """`layers.boundaries`: ids that look one off are meant so where it names what they are read as."""
+    rewrite(folder, with_ids([2, 4, 5]))
+    for named in (None, [2, 4, 5]):
+        with pytest.raises(Eagle3Error, match=r"--boundaries 3,5,6, or in run.py layers.boundaries=\[3,5,6\]"):
+            checked(folder, target, None, named)
+    assert checked(folder, target, None, [3, 5, 6]).boundaries == [3, 5, 6]
+    rewrite(folder, with_ids([1, 3, 4]))
+    assert checked(folder, target, None, [3, 5, 6]).boundaries == BOUNDARIES, "the choice may be another drafter's"
 
 
 def test_a_switch_of_ours_that_was_changed(tmp_path: Path, target: TargetInfo) -> None:

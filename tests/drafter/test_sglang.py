@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.drafter.foreign import rewrite
 from tests.drafter.targets import make_target
 
 from eagle3.config.schema import DrafterConfig, RopeScaling
@@ -32,6 +33,8 @@ PROGRAM = Path(__file__).with_name("sglang_drafter.py")
 class Made:
     changes: dict[str, object] = field(default_factory=dict)
     boundaries: tuple[int, ...] = (2, 4, 5)
+    plain: tuple[str, ...] | None = None
+    """Which names begin as ours do, where all others have `model.` in front."""
 
 
 MADE = {
@@ -45,7 +48,10 @@ MADE = {
     "three-layers": Made({"num_layers": 3, "norm_output": True, "hidden_size": 32, "attention_bias": True}),
     "yarn": Made({"rope_scaling": RopeScaling("yarn", 4.0, 64)}),
     "linear-full-vocabulary": Made({"rope_scaling": RopeScaling("linear", 2.0), "draft_vocab_size": 128}),
+    "prefixed": Made({"num_layers": 2, "hidden_size": 32}, plain=("lm_head.weight",)),
+    "prefixed-head": Made(plain=()),
 }
+WITHOUT_A_HEAD = "prefixed-head"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +84,11 @@ def make(case: Path, made: Made) -> None:
     draft_ids = torch.randperm(shape.vocab_size)[: shape.draft_vocab_size].sort().values
     export_drafter(drafter, draft_ids, list(made.boundaries), target, case / "drafter", "0.5.23")
     assert check_drafter(case / "drafter", target) == []
+    if (plain := made.plain) is not None:
+        rewrite(
+            case / "drafter",
+            tensors=lambda s: [s.update({f"model.{name}": s.pop(name)}) for name in [*s] if name not in plain],
+        )
     own = load_drafter(case / "drafter").embedding
     given = {
         "input_ids": torch.randint(shape.vocab_size, (LENGTH,)),
@@ -92,15 +103,16 @@ def make(case: Path, made: Made) -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_sglang_takes_every_key_and_captures_the_trained_boundaries(cases: Path, name: str) -> None:
     found = json.loads((cases / name / "out.json").read_text())
-    assert found["unused"] == ["t2d"]
+    unused = {None: ["t2d"], (): ["model.lm_head.weight", "model.t2d"]}
+    assert found["unused"] == unused.get(MADE[name].plain, ["model.t2d"])
     # Of a drafter as wide as the captured states SGLang makes an fc that it never uses.
-    assert found["missing"] == (["model.fc.weight"] if name == "one-boundary" else [])
+    assert found["missing"] == {"one-boundary": ["model.fc.weight"], WITHOUT_A_HEAD: ["lm_head.weight"]}.get(name, [])
     assert found["ids"] == [b - 1 for b in MADE[name].boundaries]
     served, given = load_file(cases / name / "out.safetensors"), load_file(cases / name / "in.safetensors")
     assert torch.equal(served["hot_token_id"], given["draft_ids"])
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", [name for name in MADE if name != WITHOUT_A_HEAD])
 def test_sglang_drafts_as_it_was_trained(cases: Path, name: str) -> None:
     served, given = load_file(cases / name / "out.safetensors"), load_file(cases / name / "in.safetensors")
     loaded = load_drafter(cases / name / "drafter")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.drafter.foreign import DRAFT_IDS
+from tests.drafter.foreign import DRAFT_IDS, rewrite
 from tests.drafter.targets import make_target
 from tests.peers import peer_path
 from torch import Tensor
@@ -139,6 +139,13 @@ def test_it_is_read_back_and_verified(tmp_path: Path, target: TargetInfo) -> Non
     for name, tensor in drafter.state_dict().items():
         assert torch.equal(loaded.drafter.state_dict()[name], tensor), name
     assert any("boundaries [2, 4, 5]" in p for p in check_drafter(tmp_path / "drafter", target, [3, 5, 6]))
+
+
+def test_names_as_in_a_whole_model_are_found_by_no_vllm(tmp_path: Path, target: TargetInfo) -> None:
+    exported(tmp_path / "drafter", target)
+    rewrite(tmp_path / "drafter", tensors=lambda s: s.update({"model.fc.weight": s.pop("fc.weight")}))
+    found = check_drafter(tmp_path / "drafter", target)
+    assert "1 name with `model.` in front, such as model.fc.weight: vLLM puts that there itself" in found[0]
 
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 32, "head_dim": 8}, {"attention_bias": True}])

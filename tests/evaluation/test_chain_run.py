@@ -273,6 +273,19 @@ def test_what_it_was_trained_on_is_found_beside_where_it_has_moved(made: Path, t
     assert trained_on(str(drafter), tmp_path / "fedcba9876543210").folder == tmp_path / "0123456789abcdef"
 
 
+def test_what_is_too_long_is_counted(made: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "mine.jsonl"
+    asked.write_text("".join(json.dumps({"prompt": "word " * count}) + "\n" for count in (1, 5000)))
+    reporter = JsonlReporter(tmp_path / "said.jsonl")
+    cfg = load(config(made, prompts=[str(asked)]))
+    sets = load_prompts(cfg, read_info(made / "model"), made / "prompts", reporter)
+    assert len(sets.prompts) == 1
+    assert sets.unasked_figures() == {"eval/too_long": 1}
+    assert "mine.jsonl: 1 prompt left out: too long for the target's context" in (tmp_path / "said.jsonl").read_text()
+    cfg = load(config(made))
+    assert load_prompts(cfg, read_info(made / "model"), made / "prompts", reporter).unasked_figures() == {}
+
+
 def test_nothing_is_asked_that_was_trained_on(made: Path, tmp_path: Path) -> None:
     talks = [json.loads(line)["messages"] for line in (made / "talks.jsonl").read_text().splitlines()]
     asked = tmp_path / "mine.jsonl"

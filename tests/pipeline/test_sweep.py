@@ -12,9 +12,10 @@ from tests.pipeline.test_artifacts import Notes
 
 from eagle3 import config
 from eagle3.comparison.variants import REPEATS
+from eagle3.errors import Eagle3Error
 from eagle3.pipeline.artifacts import locked
 from eagle3.pipeline.sweep import _digest, _jobs, _union
-from eagle3.pipeline.sweep_job import _cause, settle
+from eagle3.pipeline.sweep_job import _cause, record_failure, settle
 from eagle3.pipeline.sweep_table import SWEEP_FILE, Record, read_records, varied, write_tables
 
 SWEEPS = sorted(path.stem for path in (config.PROJECT / "sweeps").glob("*.yaml"))
@@ -125,6 +126,38 @@ def test_one_cause_of_several_jobs_is_said_once(tmp_path: Path) -> None:
     text = (tmp_path / "sweep.md").read_text()
     assert "1 job\n" in text
     assert "x=a" not in text, "nothing was varied"
+
+
+@pytest.mark.parametrize("content", ['{"number": ', "[]", "{}"])
+def test_a_damaged_record_hides_no_other(tmp_path: Path, content: str) -> None:
+    (tmp_path / SWEEP_FILE).write_text(json.dumps({"jobs": [["x=a"], ["x=b"], ["x=c"]]}))
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        Record(number, [f"x={'ab'[number]}"]).end(tmp_path / str(number), "done", 1.0)
+    (tmp_path / "1" / "job.json").write_text(content)
+    found = read_records(tmp_path)
+    assert [(record.status, record.overrides) for record in found] == [
+        ("done", ["x=a"]),
+        ("damaged", ["x=b"]),
+        ("not run", ["x=c"]),
+    ]
+    write_tables(tmp_path, found, [])
+    text = (tmp_path / "sweep.md").read_text()
+    assert f"job 1 damaged: {tmp_path / '1' / 'job.json'} can't be read; the same command writes it again" in text
+
+
+def test_what_the_disk_does_not_take_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = tmp_path / "0" / "job.json.new"
+    refused.mkdir(parents=True)  # where the record would be written
+    (tmp_path / "sweep.md" / "taken").mkdir(parents=True)
+    record_failure(Record(0, ["x=a"]), tmp_path / "0", Eagle3Error("no room"))
+    records = [Record(0, ["x=a"], "running"), Record(1, ["x=b"])]
+    settle(tmp_path, records, interrupted=False)
+    assert (records[0].status, records[0].failure) == ("failed", "no room"), "and not that its process was killed"
+    write_tables(tmp_path, records, [])
+    out, err = capsys.readouterr()
+    assert "job 0 failed: no room" in out
+    assert "warning: the table is not kept: " in err
 
 
 def test_a_job_that_was_killed_is_said_to_be_with_its_stage() -> None:

@@ -66,6 +66,7 @@ def test_a_measurement_of_profiles(place: Path) -> None:
     )
     assert code == 0, output
     assert "bench     4 made, for 8 jobs" in output
+    assert f"--model-path {place / 'model'} " in output
     assert "extract   1 made, for 8 jobs" in output
     assert "train     2 made, for 8 jobs" in output
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from eagle3.metrics import JsonlReporter, Tail
 from eagle3.tracking import console as module
 from eagle3.tracking.console import ConsoleReporter, FanOut
-from eagle3.units import duration, field_text, numbers, quantity, size
+from eagle3.units import acceptances, duration, field_text, numbers, quantity, size
 
 
 @pytest.fixture
@@ -139,6 +139,8 @@ def test_fan_out_reaches_all(tmp_path: Path, clock: list[float]) -> None:
         (duration(4.2), "4 s"),
         (duration(184), "3 min 04 s"),
         (duration(7800), "2 h 10 min"),
+        (" ".join(acceptances([0.5, 0.25, 0.0, 0.0, 0.0])), "50.0% 25.0% 0.0% - -"),
+        (" ".join(acceptances([0.5, 1.0], 0)), "50% 100%"),
         (numbers([0, 1]), "0, 1"),
         (numbers([0, 2, 3, 4, 5, 9]), "0, 2 to 5, 9"),
         (size(512), "512 B"),

@@ -93,6 +93,7 @@ def test_a_drafter_that_was_given_is_named(tmp_path: Path, known: int, says: str
         "eval/cond_acc_step_0": 0.5,
         "eval/training_known": known,
         "eval/left_out": 3,
+        "eval/too_long": 1,
     }
     summary |= {"eval/boundaries": "1,2,3"}
     (some.stages[-1].folder / "summary.json").write_text(json.dumps(summary))
@@ -101,6 +102,7 @@ def test_a_drafter_that_was_given_is_named(tmp_path: Path, known: int, says: str
     assert page.startswith("# quick: the drafter drafters/theirs on smollm2\n")
     assert "| drafter | /drafters/theirs, measured as it was given |" in page
     assert f"| trained on | {says}" in page
+    assert "| left out | 1 prompt, too long for the target's context |" in page
     assert ("Measured on conversations kept from training, against" in page) == bool(known)
     assert ("some of which the drafter may have been trained on, against" in page) != bool(known)
     assert "| boundaries | 1, 2, 3 (" in page, "its own, not those of the configuration"

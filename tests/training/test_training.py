@@ -192,6 +192,18 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: py
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+def test_a_full_disk_at_the_first_checkpoint_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.torch, "save", full)
+    with pytest.raises(TrainingError, match=r"disk is full: .*No checkpoint was saved before: .* begins anew\."):
+        AtomicCheckpoints().save_checkpoint({"step": 1}, tmp_path / "last.ckpt")
+    (tmp_path / "last.ckpt").touch()
+    with pytest.raises(TrainingError, match=r"best\.ckpt .*continues from the checkpoint before\."):
+        AtomicCheckpoints().save_checkpoint({"step": 2}, tmp_path / "best.ckpt")
+
+
 def test_checkpoints_are_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     torch.save({"evil": Path}, path)

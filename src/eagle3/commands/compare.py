@@ -30,7 +30,7 @@ def run_compare(
     """Prints the table, and writes each file of `out` in the format that its name ends in.
 
     Raises:
-        ConfigError: an ending that is none of .html, .md, .csv; a key that no run has.
+        ConfigError: an ending that is none of .html, .md, .csv; a path with nothing there; a key that no run has.
         DataError: no finished run is among the paths.
     """
     for path in out:

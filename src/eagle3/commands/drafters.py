@@ -9,6 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from eagle3.commands.kinds import Kind, kind_of
 from eagle3.commands.origin import made_of, part
+from eagle3.config.origin import PROVENANCE
 from eagle3.errors import ConfigError
 from eagle3.files.json_file import json_or_empty
 from eagle3.target.info import TargetInfo, read_info
@@ -23,6 +24,13 @@ def target_of(folder: Path) -> tuple[Path | None, str]:
     return (Path(path) if isinstance(path, str) and Path(path).is_dir() else None), str(prefix)
 
 
+def _broken(folder: Path) -> list[Path]:
+    """Of what `target_of` looks into: files that are there and say nothing."""
+    above = folder.absolute().parent
+    places = (above / "job.json", above / PROVENANCE, folder / PROVENANCE)
+    return [file for file in places if file.is_file() and not json_or_empty(file)]
+
+
 def read_target(folder: Path, given: Path | None) -> TargetInfo:
     """The target that was given, or the one that the drafter in `folder` was made for.
 
@@ -31,7 +39,8 @@ def read_target(folder: Path, given: Path | None) -> TargetInfo:
     """
     near, prefix = target_of(folder)
     if given is None and near is None:
-        raise ConfigError(f"{folder}: which target is it for? Add --target FOLDER, the model's local folder")
+        broken = "".join(f"{file} would say it, and is broken or empty. " for file in _broken(folder))
+        raise ConfigError(f"{folder}: which target is it for? {broken}Add --target FOLDER, the model's local folder")
     if given is not None and not given.is_dir():
         raise ConfigError(f"--target {given}: no such folder; give the model's local folder")
     if given is not None and (given / "config.json").is_file() and kind_of(given) in (Kind.DRAFTER, Kind.DAMAGED):

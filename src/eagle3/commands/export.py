@@ -69,7 +69,7 @@ def run_export_drafter(
     named = sglang_version_of(sglang_version)
     folder = _drafter_of(path)
     info = read_target(folder, target)
-    version, read_by = _require_sound(folder, info, named, boundaries)
+    version, read_by = _require_sound(folder, info, form, named, boundaries)
     out = out or folder.parent / (f"drafter-sglang-{version}" if form == "sglang" else "drafter-speculators")
     _require_free(out, folder)
     export = _Export(folder, out, form, info, version, read_by, boundaries, verifier or _name_of(info))
@@ -88,20 +88,27 @@ def run_export_drafter(
 
 
 def _require_sound(
-    folder: Path, target: TargetInfo, named: str | None, boundaries: list[int] | None
+    folder: Path, target: TargetInfo, form: str, named: str | None, boundaries: list[int] | None
 ) -> tuple[str, str | None]:
-    """(the SGLang that will serve it, the one that the capture ids of others are read by)."""
+    """(the SGLang that will serve it, the one that the capture ids of others are read by). Says what looks odd."""
     from eagle3.drafter.check import another_target, problems_of
     from eagle3.drafter.folder import read_drafter
+    from eagle3.drafter.notes import has_own_embedding, notes_on
 
     files = read_drafter(folder)
     if files.own and boundaries not in (None, files.own["boundaries"]):
         raise ConfigError(f"--boundaries: {folder} says itself that it was trained on {files.own['boundaries']}")
     read_by = None if files.own else installed_version()
-    problems = problems_of(files, target, boundaries, read_by, corrected=boundaries is not None)
-    problems += another_target(files, target)
+    problems = another_target(files, target)
+    problems += problems_of(files, target, boundaries, read_by, corrected=boundaries is not None)
     if problems:
         raise Eagle3Error(f"{folder}: {'; '.join(problems)}")
+    notes = list(notes_on(files, target))
+    if has_own_embedding(files, target):
+        lost = {"speculators": "has the target's embedding", "sglang": "has none, and SGLang takes the target's"}
+        notes.append(f"what is written {lost[form]}")
+    for note in notes:
+        print(f"{folder}: note: {note}", file=sys.stderr)
     return named or files.own.get("sglang_version") or installed_version(), read_by
 
 

@@ -24,7 +24,7 @@ from eagle3.files.json_file import json_or_empty
 from eagle3.pipeline.artifacts import DONE
 from eagle3.pipeline.sweep_table import JOB_RECORD
 from eagle3.tracking.results import FAILURE, TRAINED, UNTRAINED, Stage, acceptance, training_of
-from eagle3.units import duration, quantity, size
+from eagle3.units import acceptances, duration, quantity, size
 
 _SIZES = {
     "num_hidden_layers": "layers",
@@ -156,7 +156,7 @@ def _accept_lengths(summary: dict[str, Any]) -> Facts:
     for who in (TRAINED, UNTRAINED):
         found = acceptance(summary, who)
         if found.accept_length is not None:
-            shares = ", ".join(f"{share:.0%}" for share in found.conditional)
+            shares = ", ".join(acceptances(found.conditional, 0))
             label = "measured" if who == TRAINED and summary.get("drafter") else who
             yield label, f"accept length {found.shown}" + (f" (by draft token: {shares})" if shares else "")
     if (followed := Agreement.of_summary(summary)) is not None:

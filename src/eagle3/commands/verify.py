@@ -189,10 +189,9 @@ def _drafter_faults(
     info = read_target(folder, target)
     version = sglang_version or (None if files.own else installed_version())
     served_by = version or files.own.get("sglang_version")
-    faults = problems_of(files, info, boundaries, version)
+    faults = another_target(files, info) + problems_of(files, info, boundaries, version)
     if files.layout == "sglang" and served_by is not None:
         faults += not_served(files.shape(), served_by)
-    faults += another_target(files, info)
     yield from faults
     if faults:
         return

@@ -13,6 +13,7 @@ from yaml import YAMLError
 from eagle3.comparison.figures import BENCH, EVALUATE, figures_in, stage_of
 from eagle3.config.differences import flat
 from eagle3.config.origin import SNAPSHOT
+from eagle3.errors import ConfigError
 from eagle3.evaluation.sequences import Sequences
 from eagle3.files.json_file import json_or_empty
 from eagle3.server.nccl_log import unused
@@ -136,7 +137,14 @@ class Note:
 
 
 def collect(paths: Sequence[Path]) -> tuple[list[Run], list[Note]]:
-    """Every run at or below the paths, each once, in the order of their names below each path."""
+    """Every run at or below the paths, each once, in the order of their names below each path.
+
+    Raises:
+        ConfigError: nothing is at one of them.
+    """
+    for path in paths:
+        if not path.exists():  # a mistake in what was typed, and not a run without figures
+            raise ConfigError(f"{path}: there is no such path")
     runs: list[Run] = []
     notes: list[Note] = []
     seen: set[Path] = set()
@@ -177,8 +185,6 @@ def _natural(path: Path) -> tuple[int, str]:
 
 
 def _what_else(path: Path) -> str:
-    if not path.exists():
-        return "there is no such path"
     if path.is_file():
         return "a file; give the folder of a run or a sweep"
     if (path / "config.json").is_file():

@@ -81,7 +81,7 @@ def compare(
     Raises:
         NothingToCompareError: not one finished run is there; the message says of each path why.
         DataError: `where` leaves none.
-        ConfigError: `where` or `order` name what no run has.
+        ConfigError: nothing is at one of the paths; `where` or `order` name what no run has.
     """
     runs, notes = collect(paths)
     if not runs:

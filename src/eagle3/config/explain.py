@@ -4,11 +4,13 @@ import dataclasses
 import difflib
 import re
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.errors import OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from eagle3.config.schema import DrafterConfig, OptimConfig
+from eagle3.config.in_file import in_file, misshapen, profile_mistake, unreadable
+from eagle3.config.schema import Config, DrafterConfig, OptimConfig
 
 _KEYS = {
     "loss": "loss.kind=ce, kl or lk; loss.ttt_steps, loss.step_decay",
@@ -23,25 +25,42 @@ def _known_keys(error: OmegaConfBaseException) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
 
 
+def _list_of(kind: Any, within: type = Config, above: str = "") -> str | None:
+    """The key whose value is a list of such objects: OmegaConf names what is wrong in one of them by its own keys."""
+    for name, hint in get_type_hints(within).items():
+        if get_origin(hint) is list and get_args(hint) == (kind,):
+            return f"{above}{name}"
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            found = _list_of(kind, hint, f"{above}{name}.")
+            if found is not None:
+                return found
+    return None
+
+
 def explain(error: BaseException) -> str:
     """One or two lines for a composition error; the first line of its own text where we know nothing better."""
+    if told := unreadable(error) or profile_mistake(error):
+        return told
+    if (composed := in_file(error)) is not None:
+        return misshapen(*composed) or f"{composed[0]}: {explain(composed[1])}"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         key, names = cause.full_key, _known_keys(cause)
         leaf = str(cause.key) if cause.key is not None else key.rsplit(".", 1)[-1]
+        where = f"{holder}: " if key == leaf and (holder := _list_of(cause.object_type)) else ""
         if names and leaf not in names:
             close = difflib.get_close_matches(leaf, names, n=1)
             hint = f"did you mean {key.removesuffix(leaf)}{close[0]}?" if close else f"known here: {', '.join(names)}"
             if key == f"server.{leaf}" and not close:
                 hint += f". A flag of SGLang's own is set with +server.flags.common.{leaf}=..."
-            return f"{key}: no such key; {hint}"
+            return f"{where}{key}: no such key; {hint}"
         if "is not in struct" in str(cause):  # a key of a free dictionary, such as server.flags.common
             added = f"write +{key}=..., or ++{key}=... where some choices of a sweep have it"
             return f"{key}: not in the composed configuration; to add it, {added}"
         reason = (cause.msg or str(cause)).strip().splitlines()[0]
-        return f"{key}: {reason}"
+        return f"{where}{key}: {reason}"
     if isinstance(error, OverrideParseException):
         return _unreadable(error)
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -1,5 +1,6 @@
 """From a composed (or saved) configuration to the typed, validated `Config`."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from eagle3.config.rope import rope_scaling_of
 from eagle3.config.schema import Config
 from eagle3.config.validate import check_missing, validate
+from eagle3.errors import ConfigError
 
 PROJECT = Path(__file__).resolve().parents[3]
 """The folder that holds run.py and conf/; relative `paths` are taken from here, so a command works from any folder."""
@@ -51,9 +53,21 @@ def load(container: dict[str, Any] | DictConfig) -> Config:
     check_missing(merged)
     config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
+    _require_plain(config)
     config.drafter.rope_scaling = rope_scaling_of(config.drafter.rope_scaling)
     validate(config)
     return config
+
+
+def _require_plain(holder: Any, within: str = "") -> None:
+    """Raises ConfigError for an item of a list that is a mapping or a list: OmegaConf takes those for any type."""
+    for field in dataclasses.fields(holder):
+        value, key = getattr(holder, field.name), f"{within}{field.name}"
+        if dataclasses.is_dataclass(value):
+            _require_plain(value, f"{key}.")
+        for item in value if isinstance(value, list) else ():
+            if isinstance(item, dict | list):
+                raise ConfigError(f"{key}: {item} is no single value; give a list of those")
 
 
 def load_file(path: Path) -> Config:

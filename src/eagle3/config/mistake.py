@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from eagle3.config.load import PROJECT
 
@@ -39,7 +40,7 @@ def sweep_mistake(error: Exception, argv: Sequence[str]) -> Exception:
             run_mode=RunMode.MULTIRUN,
             validate_sweep_overrides=False,
         )
-    except (HydraException, OmegaConfBaseException) as cause:
+    except (HydraException, OmegaConfBaseException, YAMLError) as cause:
         return cause
     finally:
         GlobalHydra.instance().clear()

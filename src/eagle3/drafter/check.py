@@ -11,7 +11,7 @@ from typing import Any
 
 from eagle3.drafter.capture import architecture_of
 from eagle3.drafter.check_boundaries import boundary_problems
-from eagle3.drafter.check_tensors import draft_vocabulary_problems, prefix_problems, tensor_problems
+from eagle3.drafter.check_tensors import draft_vocabulary_problems, prefix_problems, tensor_problems, width_problems
 from eagle3.drafter.fields import ANOTHER_KIND, CHANGES_SERVING, IDS, OWN, QUANTISED, FaultyDrafterError
 from eagle3.drafter.folder import ARCHITECTURE, SPECULATORS_ARCHITECTURE, DrafterFiles, read_drafter
 from eagle3.target.info import TargetInfo
@@ -45,9 +45,9 @@ def problems_of(
     sglang_version: str | None = None,
     corrected: bool = False,
 ) -> list[str]:
-    """`check_drafter` of a folder that was read."""
+    """`check_drafter` of a folder that was read; what others follow from comes before them."""
     shape = files.shape(trained_on if corrected else None)
-    config = [*_config_problems(files, target), *_switch_problems(files)]
+    config = [*width_problems(files), *_config_problems(files, target), *_switch_problems(files)]
     config += [problem for key, problem in _record_problems(files) if not any(f" {key} is " in said for said in config)]
     config += boundary_problems(files, target, trained_on, sglang_version, corrected)
     tensors = [*prefix_problems(files), *tensor_problems(files, shape), *draft_vocabulary_problems(files, shape)]

@@ -17,6 +17,11 @@ def boundaries_of(files: DrafterFiles, target: TargetInfo, sglang_version: str) 
     return captured_boundaries(files.ids, architecture_of(target.path), target.num_layers, sglang_version)
 
 
+def captures(files: DrafterFiles, target: TargetInfo, boundaries: list[int] | None, sglang_version: str) -> bool:
+    """Whether the folder's capture ids are read as just these boundaries."""
+    return files.ids is not None and boundaries_of(files, target, sglang_version) == boundaries
+
+
 def boundary_problems(
     files: DrafterFiles,
     target: TargetInfo,
@@ -58,7 +63,8 @@ def boundary_problems(
         return [
             f"config.json: SGLang {version} reads the capture ids {files.ids} as boundaries {found}. These ids are the "
             f"default boundaries, so they are probably one off: {_wanted_ids(target, shifted, version or '')}. If it "
-            f"was trained on {found}, say so: --boundaries {','.join(map(str, found))}"
+            f"was trained on {found}, say so: --boundaries {','.join(map(str, found))}, or in run.py "
+            f"layers.boundaries=[{','.join(map(str, found))}]"
         ]
     return []
 

@@ -7,16 +7,38 @@ from eagle3.drafter.folder import PREFIX, DrafterFiles, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape
 from eagle3.drafter.vocab import draft_ids_of
+from eagle3.units import counted
+
+
+def prefixed_names(files: DrafterFiles) -> list[str]:
+    """Names that begin as a whole model's do."""
+    return [name for name in files.stored if name.startswith(PREFIX)]
 
 
 def prefix_problems(files: DrafterFiles) -> list[str]:
-    prefixed = [name for name in files.stored if name.startswith(PREFIX)]
-    if not prefixed:
-        return []
+    """SGLang looks a name up with the prefix too where it does not know it without, so it finds all but the head, which
+    has none; vLLM puts the prefix before every other name itself."""
+    prefixed = prefixed_names(files)
+    if files.layout == "speculators" and prefixed:
+        return [
+            f"model.safetensors: {counted(len(prefixed), 'name')} with `{PREFIX}` in front, such as {prefixed[0]}: "
+            "vLLM puts that there itself, and would not find them; rename them"
+        ]
     return [
-        f"{len(prefixed)} names begin with `{PREFIX}` ({prefixed[0]}, ...): a drafter's begin with fc, midlayer, "
-        "layers, norm and lm_head. A server skips those that it does not know; rename them"
+        f"model.safetensors: {name} would be skipped: SGLang knows it as {name.removeprefix(PREFIX)} alone; rename it"
+        for name in prefixed
+        if name.startswith(f"{PREFIX}lm_head.")
     ]
+
+
+def width_problems(files: DrafterFiles) -> list[str]:
+    """Where all norms have another width than config.json says: the one mistake from which many others follow."""
+    norms = ("norm.weight", "midlayer.hidden_norm.weight", "midlayer.post_attention_layernorm.weight")
+    widths = {tuple(files.tensors[name].shape) for name in norms if name in files.tensors}
+    found, said = widths.pop() if len(widths) == 1 else (), files.llama["hidden_size"]
+    if len(found) != 1 or found[0] == said:
+        return []
+    return [f"config.json: hidden_size is {said}, but the weights are {found[0]} wide"]
 
 
 def expected_tensors(shape: DrafterShape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

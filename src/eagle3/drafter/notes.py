@@ -6,9 +6,11 @@ import torch
 
 from eagle3.config.origin import SNAPSHOT
 from eagle3.drafter.check import added_settings
-from eagle3.drafter.folder import DrafterFiles
+from eagle3.drafter.check_tensors import prefixed_names
+from eagle3.drafter.folder import PREFIX, DrafterFiles
 from eagle3.target.info import TargetInfo
 from eagle3.target.weights import load_embedding
+from eagle3.units import counted
 
 USUAL_EPS = 1e-4
 """Of norms: from 1e-6 to 1e-5, nearly everywhere."""
@@ -25,6 +27,8 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
         return
     if (files.folder / SNAPSHOT).is_file():
         yield "it was made by eagle3, but its config.json has lost the `eagle3` block: it is looked at like anyone's"
+    if files.layout == "sglang" and (prefixed := prefixed_names(files)):
+        yield f"model.safetensors: {counted(len(prefixed), 'name')} with `{PREFIX}` in front: SGLang finds them so too"
     shape = files.shape()
     odd = [
         f"{key} is {ours}, the target's {theirs}"
@@ -46,9 +50,14 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
             f"config.json: max_position_embeddings is {shape.context_length}, the target's {target.context_length}: "
             f"a server starts with {least}, SGLang also with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
         )
-    own = files.tensors.get("embed_tokens.weight")
-    if own is None or shape.hidden_size != shape.target_hidden_size:  # of another width it is nobody else's
-        return
-    if not torch.equal(own.bfloat16(), load_embedding(target).bfloat16()):
+    if has_own_embedding(files, target):
         right = {"speculators": "right only if it was trained", "sglang": "SGLang takes the target's in its place"}
         yield f"model.safetensors: embed_tokens.weight is not the target's embedding: {right[files.layout]}"
+
+
+def has_own_embedding(files: DrafterFiles, target: TargetInfo) -> bool:
+    """Whether an embedding as wide as the target's is another one: SGLang does not take it, nor does an export."""
+    own, shape = files.tensors.get("embed_tokens.weight"), files.shape()
+    if own is None or shape.hidden_size != shape.target_hidden_size:  # of another width it is nobody else's
+        return False
+    return not torch.equal(own.bfloat16(), load_embedding(target).bfloat16())

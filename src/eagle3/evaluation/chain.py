@@ -177,7 +177,8 @@ class ChainFigures:
 
     def metrics(self, stage: str) -> dict[str, float]:
         """`<stage>/accept_length`, `/rounds`, `/output_tokens`, and of the drafts at each position: `/cond_acc_step_k`
-        (accepted where all earlier ones were), `/position_acc_k` (accepted in any round)."""
+        (accepted where all earlier ones were; 0 where none of them was: of such a draft nothing is known),
+        `/position_acc_k` (accepted in any round)."""
         named: dict[str, float] = {
             f"{stage}/accept_length": self.accept_length,
             f"{stage}/rounds": self.rounds,

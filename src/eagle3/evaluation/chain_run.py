@@ -88,7 +88,7 @@ def run_chains(
     """
     begin = time.perf_counter()
     machine.settle(cfg.seed)
-    device, loaded = machine.device, checked(folder, info, cfg.server.python)
+    device, loaded = machine.device, checked(folder, info, cfg.server.python, cfg.layers.boundaries)
     sets = load_prompts(cfg, info, prompts, reporter)
     dtype = torch.bfloat16 if cfg.trainer.precision == "bf16" else torch.float32
     target = TransformersTarget(info, loaded.boundaries, device, dtype, cfg.target.trust_remote_code)
@@ -140,6 +140,7 @@ def run_chains(
     counts = counts_of(sets.prompts, measured, steps)
     counts.save(out)
     summary: dict[str, Any] = {"eval/kind": "chain", "eval/sequences": len(sets.prompts), **counts.metrics(TRAINED)}
+    summary |= sets.unasked_figures()
     for name, figures in whole.items():
         summary |= figures.metrics(name)
         reporter.note(f"{name}: accept length {figures.accept_length:.3f} of real drafts, {len(sets.prompts)} prompts")

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from eagle3.drafter.check import check_drafter
+from eagle3.drafter.check import problems_of
+from eagle3.drafter.check_boundaries import captures
 from eagle3.drafter.folder import read_drafter
 from eagle3.drafter.load import LoadedDrafter, load_drafter
 from eagle3.errors import ConfigError, Eagle3Error
@@ -23,7 +24,7 @@ def open_drafter(job: Job, boundaries: list[int]) -> LoadedDrafter:
     """
     if job.drafter is None:
         raise ConfigError("The job names no drafter to evaluate.")
-    loaded = checked(job.drafter, job.target, job.config.server.python)
+    loaded = checked(job.drafter, job.target, job.config.server.python, job.config.layers.boundaries)
     require_boundaries(job.drafter, loaded, boundaries)
     return loaded
 
@@ -48,16 +49,20 @@ def _require_target(folder: Path, own: dict[str, Any], target: TargetInfo) -> No
         )
 
 
-def checked(folder: Path, target: TargetInfo, python: str | None) -> LoadedDrafter:
+def checked(folder: Path, target: TargetInfo, python: str | None, named: list[int] | None = None) -> LoadedDrafter:
     """A drafter's folder without a fault, for this target. Raises Eagle3Error naming those there are.
 
     Args:
         python: interpreter of the SGLang by which the capture ids of others are read; null is this one.
+        named: `layers.boundaries`, where the configuration names them: if the capture ids of others are read as these,
+            that they were trained on them was said. (Of another choice nothing is known: it may be an experiment's.)
     """
-    own = read_drafter(folder).own
+    files = read_drafter(folder)
+    own = files.own
     version = None if own else installed(python).version
     _require_target(folder, own, target)
-    problems = check_drafter(folder, target, sglang_version=version)
+    said = named if version is not None and captures(files, target, named, version) else None
+    problems = problems_of(files, target, said, version)
     if problems:
         remedy = (
             "Export or fetch it again" if own else "Fetch it again, or mend what is named (docs/serving.md, Verify)"

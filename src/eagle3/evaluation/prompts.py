@@ -16,6 +16,7 @@ from eagle3.evaluation.sets import HELD_OUT, longest_asked, prompt_file, read_se
 from eagle3.evaluation.trained_on import Asked, TrainedOn, key_of, not_known, trained_on
 from eagle3.metrics import Reporter
 from eagle3.target.info import TargetInfo
+from eagle3.units import counted
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class PromptSets:
     """Left out, because the drafter has seen them."""
     training_known: bool = True
     """Whether that could be told: else some that it has seen may be among them."""
+    too_long: int = 0
+    """Left out, because the target has no room for them and an answer."""
+
+    def unasked_figures(self) -> dict[str, int]:
+        """Of an evaluation's summary: where some were too long, how many."""
+        return {"eval/too_long": self.too_long} if self.too_long else {}
 
 
 def load_prompts(cfg: Config, target: TargetInfo, prepared: Path | None, reporter: Reporter) -> PromptSets:
@@ -74,20 +81,22 @@ def load_prompts(cfg: Config, target: TargetInfo, prepared: Path | None, reporte
     if training.folder is None:
         reporter.note(not_known(training))
     found: list[Prompt] = []
-    left_out = 0
+    left_out = too_long = 0
     for name in wanted.prompts:
         rows = list(asked.held_out.items()) if name == HELD_OUT else _tokenized(prompt_file(name), tokenizer)
         kept = [row for row in rows if key_of(row[1]) not in seen]
         left_out += len(rows) - len(kept)
         fitting = [Prompt(set_name(name), key, ids) for key, ids in kept if len(ids) <= longest]
-        if len(fitting) < len(kept):
-            reporter.note(f"{name}: {len(kept) - len(fitting)} prompts are too long for the target's context")
+        if longer := len(kept) - len(fitting):
+            too_long += longer
+            told = f"{counted(longer, 'prompt')} left out: too long for the target's context"
+            reporter.note(f"{name}: {told}, with an answer of evaluate.max_new_tokens")
         found += fitting[: wanted.limit]
     if left_out:
-        reporter.note(f"{left_out} prompts are left out: the drafter was trained on them")
+        reporter.note(f"{counted(left_out, 'prompt')} left out, which the drafter was trained on")
     if not found:
         raise DataError("evaluate.prompts: nothing is left to ask; name other sets, or lower evaluate.max_new_tokens")
-    return PromptSets(found, list(tokenizer.end_ids), left_out, training.folder is not None)
+    return PromptSets(found, list(tokenizer.end_ids), left_out, training.folder is not None, too_long)
 
 
 def _seen(training: TrainedOn, prepared: Path | None, asked: Asked) -> frozenset[bytes]:

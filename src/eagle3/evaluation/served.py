@@ -85,7 +85,7 @@ def run_served(
         DataError: `out` has loads of another evaluation.
     """
     began = time.perf_counter()
-    loaded = checked(drafter, target, cfg.server.python)
+    loaded = checked(drafter, target, cfg.server.python, cfg.layers.boundaries)
     sets = load_prompts(cfg, target, prompts, reporter)
     drafts: dict[str, DraftSetting | None] = {NONE: None} | {name_of(draft): draft for draft in cfg.evaluate.drafts}
     commands = {
@@ -116,6 +116,7 @@ def run_served(
     summary = {
         **summary_of(cells),
         "eval/sequences": len(sets.prompts),
+        **sets.unasked_figures(),
         "eval/drafter_weights": weights_sha256(drafter),
         "eval/boundaries_read_back": ",".join(map(str, loaded.boundaries)),
         "eval/loads_kept": len(kept),

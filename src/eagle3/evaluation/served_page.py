@@ -6,6 +6,7 @@ from typing import Any
 
 from eagle3.evaluation.figures import FAILED, NONE, Cell, best_of
 from eagle3.evaluation.sameness import TIE_NATS, Explained
+from eagle3.units import acceptances
 
 UNTRAINED_AT_MOST = 1.1
 """Accept length of random weights, which guess one token in thousands."""
@@ -134,7 +135,7 @@ def _acceptance(cells: Sequence[Cell]) -> str:
     head = ("temperature", "concurrency", "setting", "accept length", *(f"draft {k + 1}" for k in range(longest)))
     rows = []
     for cell in sorted(drafted, key=lambda c: (c.temperature, c.concurrency)):
-        shares = [f"{share:.0%}" for share in cell.conditional]
+        shares = acceptances(cell.conditional, 0)
         given = (f"{cell.temperature:g}", str(cell.concurrency), cell.server, f"{cell.accept_length:.2f}")
         rows.append((*given, *shares, *[""] * (longest - len(shares))))
     return _table(head, rows) + "\n\nShares of drafts accepted where all earlier ones of the pass were."

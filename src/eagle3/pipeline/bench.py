@@ -16,6 +16,7 @@ from eagle3.pipeline.artifacts import Artifact, locked
 from eagle3.pipeline.gpus import require_gpus
 from eagle3.pipeline.made import made_by_command
 from eagle3.pipeline.stages import bench_artifact
+from eagle3.server.nccl import profile_name
 from eagle3.target.info import TargetInfo
 from eagle3.target.resolve import cache_folder, resolve_target
 from eagle3.tracking.console import ConsoleReporter, FanOut
@@ -91,11 +92,11 @@ def add_bench_figures(cfg: Config, measured: Path, report: Path) -> dict[str, An
     return figures
 
 
-def bench_details(cfg: Config) -> list[str]:
-    """What would be started, in lines of a plan; starts nothing."""
+def bench_details(cfg: Config, model: str) -> list[str]:
+    """What would be started, in lines of a plan; starts nothing. `model`: the target's folder or source."""
     rounds = f"{cfg.bench.repeats} times in turn, after a warm-up"
     return [
-        f"server    {bench_command(cfg, cfg.target.path).shown()}",
+        f"server    {bench_command(cfg, model).shown()}",
         f"measures  decoding of {cfg.bench.concurrency} streams, and prefill, {rounds}",
     ]
 
@@ -124,7 +125,7 @@ def _report(cfg: Config, artifact: Artifact, run_dir: Path, tracked: TrackedRun)
 
 def _table(cfg: Config, artifact: Artifact) -> Table:
     found = read_json(artifact.folder / "summary.json")
-    table = Table(title=f"{cfg.target.name}, NCCL profile {cfg.nccl.serving.name}", title_justify="left")
+    table = Table(title=f"{cfg.target.name}, NCCL profile {profile_name(cfg.nccl.serving)}", title_justify="left")
     for head in ("tokens/s", "median", "smallest", "largest"):
         table.add_column(head, justify="left" if head == "tokens/s" else "right")
     for name, values in found["samples"].items():

@@ -62,7 +62,7 @@ def _require_given_drafter(cfg: Config, target: TargetInfo, boundaries: list[int
 
     assert cfg.evaluate.drafter is not None
     folder = Path(cfg.evaluate.drafter)
-    loaded = checked(folder, target, cfg.server.python)
+    loaded = checked(folder, target, cfg.server.python, cfg.layers.boundaries)
     if cfg.evaluate.kind == "simulated":
         require_boundaries(folder, loaded, boundaries)
     _require_served(str(folder), cfg, loaded.drafter.shape)

@@ -60,7 +60,8 @@ def keep_inputs(cfg: DictConfig) -> None:
         if isinstance(given, str):
             OmegaConf.update(cfg, key, _kept(given))
     if (names := OmegaConf.select(cfg, PROMPTS)) is not None:
-        OmegaConf.update(cfg, PROMPTS, [name if is_named(name) else _kept(name) for name in names])
+        kept = [name if not isinstance(name, str) or is_named(name) else _kept(name) for name in names]
+        OmegaConf.update(cfg, PROMPTS, kept)
 
 
 def _kept(given: str) -> str:

@@ -18,9 +18,11 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from eagle3 import config
 from eagle3.config.explain import choices, explain
+from eagle3.config.in_file import unreadable
 from eagle3.config.load import from_root, plain
 from eagle3.config.mistake import sweep_mistake
 from eagle3.config.provenance import provenance
@@ -32,7 +34,7 @@ from eagle3.pipeline import sweep_plan
 from eagle3.pipeline.inputs import keep_inputs
 from eagle3.pipeline.replay import Replay, replay_hint
 from eagle3.pipeline.sweep import BASIC_LAUNCHER, end_sweep, sweeping
-from eagle3.pipeline.sweep_job import JobFailedError, record_failure, run_sweep_job
+from eagle3.pipeline.sweep_job import JobFailedError, note_failure, record_failure, run_sweep_job
 from eagle3.pipeline.sweep_table import Record
 
 _LAUNCHERS = ("submitit", "ray", "hydra_plugins")
@@ -104,7 +106,7 @@ def _guarded(job: Callable[[], None]) -> int:
     except Eagle3Error as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         print(f"error: {(said := explain(sweep_mistake(error, sys.argv)))}", file=sys.stderr)
         if hint := replay_hint(sys.argv, said):
             print(hint, file=sys.stderr)
@@ -127,9 +129,15 @@ def _guarded(job: Callable[[], None]) -> int:
     except OSError as error:  # Hydra makes the run folder before any code of ours runs
         if _hung_up(error):
             return EXIT_INTERRUPTED
+        if told := unreadable(error):
+            print(f"error: {told}", file=sys.stderr)
+            return EXIT_BAD_CONFIG
         print(f"error: {_refused(error)}", file=sys.stderr)
         return EXIT_FAILED
     except Exception as error:
+        if told := unreadable(error):
+            print(f"error: {told}", file=sys.stderr)
+            return EXIT_BAD_CONFIG
         if not sweeping():
             raise
         if _raised_in(error) in _LAUNCHERS:
@@ -178,7 +186,8 @@ def run_job(cfg: DictConfig) -> None:
         keep_inputs(cfg)
         typed = config.load(cfg)
         chosen = {str(group): str(option) for group, option in hydra.runtime.choices.items() if option is not None}
-        replay = Replay.of(typed, hydra.runtime.choices, [source.path for source in hydra.runtime.config_sources])
+        sources = [source.path for source in hydra.runtime.config_sources]
+        replay = Replay.of(typed, hydra.runtime.choices, sources, overrides)
         if replay is not None:
             replay.compare(provenance(sys.argv), plain(cfg))
             if typed.until != BENCH:
@@ -219,9 +228,17 @@ def run_job(cfg: DictConfig) -> None:
                 raise _Stop from error  # Hydra would put a line of its own before the table
             raise JobFailedError(str(error)) from error  # so that Hydra stops
     except OSError as error:
-        if record is not None or error.errno == errno.EIO:
+        if error.errno in (errno.EIO, errno.EPIPE):  # what it prints to is gone
             raise
-        _failures.append(error)
+        if record is None:
+            _failures.append(error)
+            return
+        if cfg.mode == "run":
+            note_failure(record, run_dir, _refused(error))
+        if str(hydra.launcher._target_) != BASIC_LAUNCHER:
+            raise
+        print(f"error: {_refused(error)}", file=sys.stderr)
+        raise _Stop from error
     finally:
         _drop_if_empty(run_dir, cfg)
 

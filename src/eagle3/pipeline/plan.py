@@ -179,7 +179,7 @@ def _keys(cfg: Config, capture: list[int], boundaries: list[int]) -> dict[str, s
 
 
 def _bench_line(cfg: Config, target: TargetInfo | None) -> Line:
-    details = bench_details(cfg)
+    details = bench_details(cfg, str(target.path) if target else cfg.target.path)
     if target is None:
         asked = (asdict(cfg.bench), asdict(cfg.nccl.serving), details)
         return Line("bench", "made", None, LATER.format("the target"), details, json.dumps(asked))

@@ -21,15 +21,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from yaml import YAMLError
 
 from eagle3.comparison import Comparison, NothingToCompareError, compare, headline
 from eagle3.config.schema import TargetConfig
 from eagle3.config.validate import check_name, default_boundaries, outside
 from eagle3.errors import EXIT_BAD_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, ConfigError, Eagle3Error
+from eagle3.files.disk import is_full
 from eagle3.files.json_file import write_json
 from eagle3.pipeline.sweep_job import NOT_NAMED, STOP, settle, stop_elsewhere, wait_elsewhere
 from eagle3.pipeline.sweep_plan import print_sweep_plan
-from eagle3.pipeline.sweep_table import SWEEP_FILE, read_records, write_tables
+from eagle3.pipeline.sweep_table import DAMAGED, SWEEP_FILE, read_records, write_tables
 
 LOCK = "LOCK"
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -81,10 +83,7 @@ class SweepCallback(Callback):
                 config.hydra.sweeper.max_batch_size = 1  # Hydra stops after a batch with a failure
         lock = None
         if config.mode == "run":
-            lock = _locked(folder)
-            plan = {"command": shlex.join(sys.argv), "jobs": jobs}
-            (folder / STOP).unlink(missing_ok=True)
-            write_json(folder / SWEEP_FILE, plan)
+            lock = _begun(folder, {"command": shlex.join(sys.argv), "jobs": jobs})
         _current = _Sweep(folder, lock)
 
 
@@ -117,7 +116,7 @@ def end_sweep(code: int) -> int:
         return code
     if found is not None:
         _publish(_current.folder, found)
-    return EXIT_FAILED if any(record.status == "failed" for record in records) else code
+    return EXIT_FAILED if any(record.status in ("failed", DAMAGED) for record in records) else code
 
 
 def _compared(folder: Path) -> Comparison | None:
@@ -166,7 +165,7 @@ def _union(config: DictConfig, jobs: list[list[str]] | None) -> list[int] | None
     for choice, job in by_choice.items():
         try:
             composed = loader.load_sweep_config(config, list(job))
-        except HydraException:  # the sweeper composes it too, and says what is wrong
+        except (HydraException, YAMLError, UnicodeDecodeError, OSError):  # the sweeper composes it too, and says so
             return None
         boundaries, capture = composed.layers.boundaries, composed.layers.capture
         if capture is not None:
@@ -216,16 +215,19 @@ def _digest(config: DictConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _locked(folder: Path) -> TextIO:
-    """Takes the sweep's folder for this process; the kernel frees it, however the process ends."""
+def _begun(folder: Path, plan: dict[str, Any]) -> TextIO:
+    """Takes the sweep's folder for this process, and notes the plan; the kernel frees it, however the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("w")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / STOP).unlink(missing_ok=True)
+        write_json(folder / SWEEP_FILE, plan)
     except BlockingIOError:
         print(f"error: {folder}: this sweep is being run by another process; wait for it or stop it", file=sys.stderr)
         raise SystemExit(EXIT_FAILED) from None
     except OSError as error:
-        print(f"error: paths.runs: {folder} can't be written ({error.strerror}); give another folder", file=sys.stderr)
+        remedy = "make room there, or give another folder" if is_full(error) else "give another folder"
+        print(f"error: paths.runs: {folder} can't be written ({error.strerror}); {remedy}", file=sys.stderr)
         raise SystemExit(EXIT_FAILED) from None
     return file

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from eagle3.config.load import PROJECT
 from eagle3.config.snapshot import resolved_yaml, write_snapshot
 from eagle3.config.validate import BENCH, STAGES
 from eagle3.errors import EXIT_INTERRUPTED, Eagle3Error
-from eagle3.files.json_file import read_json
+from eagle3.files.disk import free_bytes, gib
+from eagle3.files.json_file import json_or_empty, read_json
 from eagle3.pipeline.artifacts import DONE, held, is_locked, locked
 from eagle3.pipeline.devices import Taken, taken
-from eagle3.pipeline.sweep_table import Record, read_records, varied_in
+from eagle3.pipeline.sweep_table import JOB_RECORD, Record, read_records, varied_in
 from eagle3.tracking.console import ConsoleReporter
 
 LOG = "job.log"
@@ -36,6 +38,8 @@ POLL_S = 0.2
 STOP_S = 120.0
 """How long a job may take to stop in order: its trainer saves a checkpoint first."""
 _LONGEST_FAILURE = 2000
+_unwritten: dict[Path, Record] = {}
+"""Jobs of this process whose end the disk did not take, by run folder."""
 _OF_A_STAGE = re.compile(rf"\s*({'|'.join((*STAGES, BENCH))}): ")
 
 
@@ -67,6 +71,9 @@ def run_sweep_job(cfg: DictConfig, typed: Config, run_dir: Path, record: Record,
     with locked(run_dir, console):  # a launcher that outlived its sweep may be running it still
         if _is_done(cfg, typed, run_dir):
             print(f"{what}: done before ({run_dir})", file=sys.stderr)
+            if json_or_empty(run_dir / JOB_RECORD).get("status") != "done":  # damaged, or a full disk did not take it
+                record.choices, record.log = choices, str(run_dir / "logs" / LOG)
+                _end(record, run_dir, "done", None)
             return
         with taken(typed.sweep.devices, console.note) as device:
             if (sweep / STOP).exists():
@@ -86,22 +93,34 @@ def _watch(run_dir: Path, record: Record, device: Taken) -> None:
     try:
         code, tail = _in_a_process_of_its_own(run_dir, device)
     except KeyboardInterrupt:
-        record.end(run_dir, "interrupted", time.monotonic() - began)
+        _end(record, run_dir, "interrupted", time.monotonic() - began)
         raise
     seconds, stopped = time.monotonic() - began, (run_dir.parent / STOP).exists()
     if code == 0 and (run_dir / DONE).is_file():
-        record.end(run_dir, "done", seconds)
+        _end(record, run_dir, "done", seconds)
     elif stopped or code == EXIT_INTERRUPTED:
-        record.end(run_dir, "interrupted", seconds)
+        _end(record, run_dir, "interrupted", seconds)
         if not stopped:  # someone stopped the job itself
             raise KeyboardInterrupt
     else:
-        raise JobFailedError(_cause(code, tail), seconds, said="\nerror: " in f"\n{tail}")
+        cause = _cause(code, tail)
+        if not tail.strip():  # a full disk took nothing of what it said
+            cause += f"; its log is empty, on a disk with {gib(free_bytes(run_dir))} free"
+        raise JobFailedError(cause, seconds, said="\nerror: " in f"\n{tail}")
+
+
+def _end(record: Record, run_dir: Path, status: str, seconds: float | None, failure: str | None = None) -> None:
+    """Notes the outcome, and stops nothing where the disk refuses it: the table of this process has it all the same."""
+    try:
+        record.end(run_dir, status, seconds, failure)
+    except OSError:
+        _unwritten[run_dir] = record
 
 
 def stop_elsewhere(sweep: Path) -> None:
     """Stops the jobs that a launcher runs in other processes or on other machines, and waits for them."""
-    (sweep / STOP).touch()
+    with suppress(OSError):  # a full disk; this process's own job has stopped
+        (sweep / STOP).touch()
     _wait_for_running(sweep, "stopping", STOP_S)
 
 
@@ -125,18 +144,25 @@ def _wait_for_running(sweep: Path, doing: str, longest_s: float) -> None:
 
 def settle(sweep: Path, records: list[Record], interrupted: bool) -> None:
     """Of a job whose process was killed it is recorded now: a scheduler's limit of time or memory gives no warning."""
-    for record in records:
+    for i, record in enumerate(records):
         run_dir = sweep / str(record.number)
-        if record.status == "running" and not is_locked(run_dir):
+        if (known := _unwritten.get(run_dir)) is not None:
+            records[i] = known
+        elif record.status == "running" and not is_locked(run_dir):
             gone = "its process is gone: was it killed, or did it reach the scheduler's limit of time or memory?"
             status, failure = ("interrupted", None) if interrupted else ("failed", gone)
-            record.end(run_dir, status, record.seconds or 0.0, failure)
+            _end(record, run_dir, status, record.seconds or 0.0, failure)
+
+
+def note_failure(record: Record, run_dir: Path, failure: str, seconds: float = 0.0) -> None:
+    """Writes why the job failed, where the disk takes it."""
+    _end(record, run_dir, "failed", seconds, failure[:_LONGEST_FAILURE])
 
 
 def record_failure(record: Record, run_dir: Path, error: Exception) -> None:
     """Writes and says why the job failed: in its own process, or before one was started."""
     failure = str(error) if isinstance(error, Eagle3Error) else explain(error)
-    record.end(run_dir, "failed", getattr(error, "seconds", 0.0), failure[:_LONGEST_FAILURE])
+    note_failure(record, run_dir, failure, getattr(error, "seconds", 0.0))
     said = isinstance(error, JobFailedError) and error.said
     print(f"job {record.number} failed{'' if said else f': {failure.splitlines()[0]}'}", file=sys.stderr)
 

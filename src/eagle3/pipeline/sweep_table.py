@@ -15,7 +15,9 @@ from eagle3.comparison.figures import figures_in, show
 from eagle3.comparison.ranking import Ranking
 from eagle3.comparison.render import markdown_ranking, markdown_table, ranking_text
 from eagle3.comparison.terminal import Fitting
+from eagle3.errors import DataError, Eagle3Error
 from eagle3.files.json_file import read_json, write_json
+from eagle3.files.whole import whole_file
 from eagle3.server.nccl_log import UNUSED, unused
 from eagle3.units import counted, duration, numbers
 
@@ -29,7 +31,7 @@ class Record:
     number: int
     overrides: list[str]
     status: str = "not run"
-    """not run, running, done, failed or interrupted."""
+    """not run, running, done, failed, interrupted or damaged."""
     seconds: float | None = None
     failure: str | None = None
     log: str | None = None
@@ -43,9 +45,10 @@ class Record:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_json(run_dir / JOB_RECORD, asdict(self))
 
-    def end(self, run_dir: Path, status: str, seconds: float, failure: str | None = None) -> None:
+    def end(self, run_dir: Path, status: str, seconds: float | None, failure: str | None = None) -> None:
         """Notes the outcome."""
-        self.status, self.seconds, self.failure = status, round(seconds, 1), failure
+        self.status, self.failure = status, failure
+        self.seconds = None if seconds is None else round(seconds, 1)
         summary = read_json(run_dir / "report" / "summary.json") if status == "done" else {}
         self.figures = {name: float(summary[name]) for name in figures_in(summary)}
         nccl = read_json(run_dir / "report" / "nccl.json")
@@ -53,6 +56,8 @@ class Record:
         self.write(run_dir)
 
 
+DAMAGED = "damaged"
+"""The status of a job whose record can't be read."""
 _FIELDS = {one.name for one in fields(Record)}
 """Others are of older versions."""
 _NAMED = 4
@@ -64,10 +69,24 @@ def read_records(folder: Path) -> list[Record]:
     planned = read_json(folder / SWEEP_FILE).get("jobs") or []
     found: dict[int, Record] = {}
     for path in folder.glob(f"*/{JOB_RECORD}"):
-        record = Record(**{key: value for key, value in read_json(path).items() if key in _FIELDS})
-        found[record.number] = record
+        record = _read_record(path, planned)
+        if record is not None:
+            found[record.number] = record
     missing = {i: Record(i, overrides) for i, overrides in enumerate(planned) if i not in found}
     return [record for _, record in sorted({**found, **missing}.items())]
+
+
+def _read_record(path: Path, planned: list[list[str]]) -> Record | None:
+    """A damaged one says so, by its folder's name: what is known of the other jobs is still to be told."""
+    try:
+        return Record(**{key: value for key, value in read_json(path).items() if key in _FIELDS})
+    except (Eagle3Error, AttributeError, TypeError):
+        if not path.parent.name.isdigit():
+            return None
+        number = int(path.parent.name)
+        overrides = planned[number] if number < len(planned) else []
+        failure = f"{path} can't be read; the same command writes it again"
+        return Record(number, overrides, DAMAGED, failure=failure)
 
 
 def varied_in(folder: Path, record: Record) -> list[str]:
@@ -87,6 +106,8 @@ def varied(records: list[Record]) -> list[list[str]]:
 def write_tables(folder: Path, records: list[Record], rankings: Sequence[Ranking]) -> None:
     """Prints the table of jobs and the rankings of what was varied, and writes them to sweep.md in the folder.
 
+    Where the disk refuses the file, that is said after them.
+
     Args:
         rankings: of the comparison of the jobs that are done; those of a single configuration are left out.
     """
@@ -103,7 +124,11 @@ def write_tables(folder: Path, records: list[Record], rankings: Sequence[Ranking
     print("\n".join(further))
     lines = [f"{title}\n", *markdown_table(headings, rows, plain), ""]
     lines += [line for ranking in several for line in markdown_ranking(ranking)]
-    (folder / TABLE_FILE).write_text("\n".join([*lines, *further]) + "\n", encoding="utf-8")
+    try:
+        with whole_file(folder / TABLE_FILE) as file:
+            file.write_text("\n".join([*lines, *further]) + "\n", encoding="utf-8")
+    except DataError as error:
+        print(f"warning: the table is not kept: {error}", file=sys.stderr)
 
 
 def _jobs(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -130,7 +155,7 @@ def _further(folder: Path, records: list[Record]) -> list[str]:
             failed.setdefault(_without_log(record.failure), []).append(record)
     for alike in failed.values():
         which = numbers(record.number for record in alike)
-        lines += ["", f"job {which} failed: {alike[0].failure}"]
+        lines += ["", f"job {which} {alike[0].status}: {alike[0].failure}"]
         lines += [f"log: {record.log}" for record in alike if record.log is not None]
     return [*lines, "", f"sweep: {folder}"]
 

@@ -17,7 +17,7 @@ from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import proof_texts
 from eagle3.tracking.samples import sample_section
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
-from eagle3.units import duration, quantity, size
+from eagle3.units import acceptances, duration, quantity, size
 
 __all__ = ["ReportInputs", "StageRecord", "final_table", "write_report"]
 
@@ -139,7 +139,7 @@ def _result_rows(results: Results) -> list[tuple[str, ...]]:
     rows = []
     for who, found in (("measured" if results.given else "trained", results.trained), ("untrained", results.untrained)):
         if found.conditional:
-            rows.append((f"acceptance, {who}", *(f"{share:.1%}" for share in found.conditional)))
+            rows.append((f"acceptance, {who}", *acceptances(found.conditional)))
         if found.accuracy:
             rows.append((f"accuracy, {who}", *(f"{share:.1%}" for share in found.accuracy)))
     return rows
@@ -166,6 +166,8 @@ def _setup_rows(results: Results) -> list[tuple[str, str]]:
                 f"AdamW at {cfg.optim.lr:g}, {cfg.trainer.precision}, seed {cfg.seed}",
             )
         )
+    if too_long := results.too_long:
+        rows.append(("left out", f"{_count(too_long, 'prompt')}, too long for the target's context"))
     if results.given is not None:
         rows.append(("drafter", f"{results.given}, measured as it was given"))
         rows += [("trained on", results.training)] if results.training is not None else []
@@ -261,7 +263,7 @@ def final_table(run_dir: Path, inputs: ReportInputs) -> RenderableType:
             table.add_column(f"token {step + 1}", justify="right")
         drafters = [("untrained", results.untrained)] if results.untrained else []
         for who, found in (*drafters, ("measured" if results.given else "trained", results.trained)):
-            table.add_row(who, found.shown, *(f"{share:.1%}" for share in found.conditional))
+            table.add_row(who, found.shown, *acceptances(found.conditional))
     lines = [
         f"{line.name} {'reused' if line.reused else duration(line.seconds or 0)}"
         + (f" ({quantity(round(line.rate))} tokens/s)" if line.rate and not line.reused else "")

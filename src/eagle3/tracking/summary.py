@@ -115,6 +115,11 @@ class Results:
         return bool(self._summary("evaluate").get("eval/training_known", 1))
 
     @property
+    def too_long(self) -> int:
+        """Prompts that were not asked: with an answer they are longer than the target takes."""
+        return int(self._summary("evaluate").get("eval/too_long", 0))
+
+    @property
     def drafter_config(self) -> dict[str, Any]:
         """config.json of the drafter."""
         return json_or_empty(self.inputs.drafter / "config.json") if self.inputs.drafter else {}

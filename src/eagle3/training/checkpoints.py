@@ -15,6 +15,7 @@ from eagle3.config.origin import KEY
 from eagle3.data.loader import PackedLoader
 from eagle3.errors import Eagle3Error, Interrupted, TrainingError
 from eagle3.files.disk import disk_error, system_error
+from eagle3.training.finite import NONE_SAVED
 from eagle3.training.module import DrafterModule
 from eagle3.training.stop import StopSignal
 
@@ -46,7 +47,9 @@ class AtomicCheckpoints(TorchCheckpointIO):
             told = f"{path} could not be written ({error})." if said is None else str(disk_error(said, path))
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)  # after disk_error looked how much is free: it says why
-            raise TrainingError(f"{told} The same command continues from the checkpoint before.") from error
+            continues = (path.parent / LAST).is_file()
+            then = "The same command continues from the checkpoint before." if continues else NONE_SAVED
+            raise TrainingError(f"{told} {then}") from error
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)

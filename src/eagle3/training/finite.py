@@ -104,10 +104,11 @@ class FiniteWatch:
 
     def _kept(self) -> str:
         if self.saved is None:
-            return "No checkpoint was saved before: the same command begins anew."
+            return NONE_SAVED
         return f"The checkpoint of step {self.saved} is kept: the same command continues from it."
 
 
+NONE_SAVED = "No checkpoint was saved before: the same command begins anew."
 _LOWER = "lower optim.lr, which is a training of its own and begins with step 1"
 
 
