@@ -93,7 +93,7 @@ def _require_sound(
     """(the SGLang that will serve it, the one that the capture ids of others are read by). Says what looks odd."""
     from eagle3.drafter.check import another_target, problems_of
     from eagle3.drafter.folder import read_drafter
-    from eagle3.drafter.notes import has_own_embedding, notes_on
+    from eagle3.drafter.notes import notes_on
 
     files = read_drafter(folder)
     if files.own and boundaries not in (None, files.own["boundaries"]):
@@ -103,11 +103,7 @@ def _require_sound(
     problems += problems_of(files, target, boundaries, read_by, corrected=boundaries is not None)
     if problems:
         raise Eagle3Error(f"{folder}: {'; '.join(problems)}")
-    notes = list(notes_on(files, target))
-    if has_own_embedding(files, target):
-        lost = {"speculators": "has the target's embedding", "sglang": "has none, and SGLang takes the target's"}
-        notes.append(f"what is written {lost[form]}")
-    for note in notes:
+    for note in notes_on(files, target, written_as=form):
         print(f"{folder}: note: {note}", file=sys.stderr)
     return named or files.own.get("sglang_version") or installed_version(), read_by
 

@@ -16,6 +16,11 @@ PROJECT = Path(__file__).resolve().parents[3]
 """The folder that holds run.py and conf/; relative `paths` are taken from here, so a command works from any folder."""
 
 
+def option_file(group: str, option: str) -> Path:
+    """Of the project's own; a group may name its package (`nccl@nccl.serving`)."""
+    return PROJECT / "conf" / group.partition("@")[0] / f"{option}.yaml"
+
+
 def from_root(path: str) -> str:
     """An absolute path as it is, a relative one under the project's folder."""
     return str(PROJECT / Path(path).expanduser())

@@ -4,7 +4,6 @@ A server says nothing of all this: it skips keys that it does not know, leaves m
 layers than were trained on. It answers as well as ever, and nothing is accepted.
 """
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from eagle3.drafter.capture import architecture_of
 from eagle3.drafter.check_boundaries import boundary_problems
 from eagle3.drafter.check_tensors import draft_vocabulary_problems, prefix_problems, tensor_problems, width_problems
-from eagle3.drafter.fields import ANOTHER_KIND, CHANGES_SERVING, IDS, OWN, QUANTISED, FaultyDrafterError
+from eagle3.drafter.fields import ANOTHER_KIND, CHANGES_SERVING, IDS, OWN, QUANTISED, FaultyDrafterError, weights_sha256
 from eagle3.drafter.folder import ARCHITECTURE, SPECULATORS_ARCHITECTURE, DrafterFiles, read_drafter
 from eagle3.target.info import TargetInfo
 
@@ -186,8 +185,3 @@ def _changed_weights(files: DrafterFiles) -> list[str]:
     if weights_sha256(files.weights[0]) == wanted:
         return []
     return ["model.safetensors: its bytes are not those that were exported (sha256)"]
-
-
-def weights_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from eagle3.config.schema import RopeScaling
 from eagle3.drafter.capture import architecture_of, capture_ids
-from eagle3.drafter.check import weights_sha256
-from eagle3.drafter.fields import IDS, OWN
+from eagle3.drafter.fields import IDS, OWN, weights_sha256
 from eagle3.drafter.folder import ARCHITECTURE, unused_norms
 from eagle3.drafter.model import Drafter
 from eagle3.drafter.shape import DrafterShape

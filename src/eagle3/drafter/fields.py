@@ -1,5 +1,6 @@
 """What config.json of a drafter must be made of, field by field, before anything is computed from it. No torch here."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     if faults := [f"config.json: {fault}" for fault in _faults(config)]:
         raise FaultyDrafterError(folder, faults)
     return config
+
+
+def weights_sha256(path: Path) -> str:
+    """Of the bytes of a weights' file, as the record under `OWN` has it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def layout_of(config: Mapping[str, Any]) -> Layout:

@@ -16,8 +16,12 @@ USUAL_EPS = 1e-4
 """Of norms: from 1e-6 to 1e-5, nearly everywhere."""
 
 
-def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
-    """Of a folder without a fault. Each ends with how to know."""
+def notes_on(files: DrafterFiles, target: TargetInfo, written_as: str | None = None) -> Iterator[str]:
+    """Of a folder without a fault. Each ends with how to know.
+
+    Args:
+        written_as: the layout in which it is about to be exported, sglang or speculators.
+    """
     if files.own:
         if "weights_sha256" not in files.own or "config" not in files.own:
             yield "it was exported before checksums were kept: a changed byte or setting can't be seen"
@@ -50,12 +54,15 @@ def notes_on(files: DrafterFiles, target: TargetInfo) -> Iterator[str]:
             f"config.json: max_position_embeddings is {shape.context_length}, the target's {target.context_length}: "
             f"a server starts with {least}, SGLang also with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
         )
-    if has_own_embedding(files, target):
+    if _has_own_embedding(files, target):
         right = {"speculators": "right only if it was trained", "sglang": "SGLang takes the target's in its place"}
         yield f"model.safetensors: embed_tokens.weight is not the target's embedding: {right[files.layout]}"
+        lost = {"speculators": "has the target's embedding", "sglang": "has none, and SGLang takes the target's"}
+        if written_as is not None:
+            yield f"what is written {lost[written_as]}"
 
 
-def has_own_embedding(files: DrafterFiles, target: TargetInfo) -> bool:
+def _has_own_embedding(files: DrafterFiles, target: TargetInfo) -> bool:
     """Whether an embedding as wide as the target's is another one: SGLang does not take it, nor does an export."""
     own, shape = files.tensors.get("embed_tokens.weight"), files.shape()
     if own is None or shape.hidden_size != shape.target_hidden_size:  # of another width it is nobody else's

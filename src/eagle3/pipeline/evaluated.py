@@ -21,7 +21,7 @@ from eagle3.evaluation.trained_on import drafter_sha256, trained_on
 from eagle3.files.json_file import json_or_empty
 from eagle3.server.arguments import installed
 from eagle3.server.flags import QUIET_FLAGS
-from eagle3.server.nccl import inherited
+from eagle3.server.nccl import in_force
 from eagle3.target.info import TargetInfo
 
 REVISION = 6
@@ -126,7 +126,7 @@ def _served(cfg: Config, before: Before) -> dict[str, Any]:
             "dtype": server.dtype,
             "env": server.env,
             "flags": {**(QUIET_FLAGS if wanted.beside else {}), **server.flags.common, **server.flags.serving},
-            "nccl": {**inherited(cfg.nccl.serving.env), **cfg.nccl.serving.env},
+            "nccl": in_force(cfg.nccl.serving.env),
             "trust_remote_code": cfg.target.trust_remote_code,
             "machine": socket.gethostname(),
         },

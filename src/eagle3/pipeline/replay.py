@@ -10,8 +10,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from eagle3.config import PROJECT, Config
+from eagle3.config import Config
 from eagle3.config.differences import Difference, config_differences, differences, flat
+from eagle3.config.load import option_file
 from eagle3.config.origin import PROVENANCE, SNAPSHOT
 from eagle3.errors import ConfigError
 from eagle3.files.json_file import read_json
@@ -138,7 +139,7 @@ def _require_values(snapshot: Path, choices: Mapping[str, Any], overrides: Seque
         option, before = choices.get(group), then.get(group)
         if option in (None, before) or group == "snapshot" or group.startswith("hydra/"):
             continue
-        if before is None or _file(group, before).is_file():
+        if before is None or option_file(group, before).is_file():
             raise ConfigError(
                 f"{group}={option}: a snapshot holds every value, and what an option says does not change them; "
                 f"give values{_such_as(group, str(option))}"
@@ -153,14 +154,10 @@ def _options(snapshot: Path) -> Iterator[tuple[str, str]]:
             yield from ((str(key).removeprefix("override /"), str(option)) for key, option in item.items())
 
 
-def _file(group: str, option: str) -> Path:
-    return PROJECT / "conf" / group.partition("@")[0] / f"{option}.yaml"
-
-
 def _such_as(group: str, option: str) -> str:
     """The plain values that an option of the project's sets, as overrides."""
     name, _, package = group.partition("@")
-    file = _file(group, option)
+    file = option_file(group, option)
     if not file.is_file() or "@package" in (text := file.read_text(encoding="utf-8")) or "defaults:" in text:
         return ""
     plainly = [

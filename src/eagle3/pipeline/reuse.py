@@ -1,11 +1,10 @@
 """Whether what a stage has left can be taken as it is."""
 
 import functools
-import hashlib
 from pathlib import Path
 
 from eagle3.config import Config
-from eagle3.drafter.fields import OWN
+from eagle3.drafter.fields import OWN, weights_sha256
 from eagle3.errors import DataError
 from eagle3.evaluation.figures import FAILED
 from eagle3.files.json_file import json_or_empty, read_json
@@ -64,8 +63,7 @@ def _altered(drafter: Path) -> bool:
 @functools.cache
 def _sha256(path: Path, size: int, mtime_ns: int) -> str:
     """Of the content, once for each that a file is seen to have: gigabytes of it, of a large drafter."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return weights_sha256(path)
 
 
 def require_same_content(cfg: Config, artifact: Artifact) -> None:

@@ -20,7 +20,7 @@ from eagle3.pipeline.artifacts import Artifact, fingerprint
 from eagle3.pipeline.evaluated import Before, evaluate_inputs, given_of
 from eagle3.pipeline.imported import imported, is_imported
 from eagle3.server.arguments import installed
-from eagle3.server.nccl import inherited
+from eagle3.server.nccl import in_force
 from eagle3.target.info import TargetInfo
 
 REVISION = {"prepare": 1, "extract": 1, "train": 1, "bench": 1}
@@ -249,7 +249,7 @@ def bench_artifact(cfg: Config, target: TargetInfo) -> Artifact:
         "sglang": installed(cfg.server.python).version,
         "server": {"device": cfg.server.device, "tp": cfg.server.tp, "dtype": cfg.server.dtype, "env": cfg.server.env},
         "flags": {**cfg.server.flags.common, **cfg.server.flags.serving},
-        "nccl": {**inherited(cfg.nccl.serving.env), **cfg.nccl.serving.env},
+        "nccl": in_force(cfg.nccl.serving.env),
         "bench": {name: value for name, value in dataclasses.asdict(cfg.bench).items() if name != "in_run"},
         "machine": socket.gethostname(),
     }

@@ -9,7 +9,7 @@ from eagle3.config.validate import STAGES
 from eagle3.data.placement import read_prompts
 from eagle3.data.space import dataset_bytes, require_space
 from eagle3.errors import ConfigError
-from eagle3.pipeline.bench import check_bench
+from eagle3.evaluation.bench import bench_command
 from eagle3.pipeline.fit import require_fit_early
 from eagle3.pipeline.gpus import require_gpus
 from eagle3.pipeline.imported import is_imported
@@ -31,7 +31,7 @@ def check_start(cfg: Config) -> None:
     require_gpus(cfg)
     _require_server(cfg)
     if cfg.bench.in_run:
-        check_bench(cfg)
+        bench_command(cfg, cfg.target.path)
     require_fit_early(cfg)
     _require_space_early(cfg)
 

@@ -19,6 +19,10 @@ class _Job:
     """Or why it can't run."""
 
     @property
+    def failures(self) -> list[str]:
+        return [self.plan] if isinstance(self.plan, str) else []
+
+    @property
     def lines(self) -> list[Line]:
         return [] if isinstance(self.plan, str) else self.plan.lines
 
@@ -60,7 +64,7 @@ def print_sweep_plan() -> int:
                 shown.add(line.stage)  # those of the other jobs differ from it in what is varied
                 print("\n".join(f"    {detail}" for detail in line.details))
         print("".join(f"  of job {number}: {', '.join(stages)}\n" for number, stages in others.items()))
-    failed = _by_text(jobs, lambda job: [job.plan] if isinstance(job.plan, str) else [])
+    failed = _by_text(jobs, lambda job: job.failures)
     refused = _by_text(jobs, lambda job: [job.plan.refused] if isinstance(job.plan, Plan) and job.plan.refused else [])
     for text, which in [*failed.items(), *refused.items()]:
         print(f"error: {which}: {text}", file=sys.stderr)
@@ -101,7 +105,7 @@ def _head(jobs: list[_Job], uses: Counter[str]) -> list[str]:
         sizes = [gib(known)] * (unknown < len(needed))
         sizes += [f"{counted(unknown, 'extraction')} of unknown size (set dataset.tokens)"] * (unknown > 0)
         rows.append(f"total     {' and '.join(sizes)} of hidden states to be written; free there: {free}")
-    for text, which in _by_text(jobs, lambda job: [job.plan] if isinstance(job.plan, str) else []).items():
+    for text, which in _by_text(jobs, lambda job: job.failures).items():
         rows.append(f"can't run {which}: {text}")
     for text, which in _by_text(jobs, lambda job: job.plan.missing if isinstance(job.plan, Plan) else []).items():
         rows.append(f"missing   {which}: {text}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from omegaconf import OmegaConf
 
-from eagle3.config import PROJECT
+from eagle3.config.load import option_file
 from eagle3.config.schema import NcclProfile
 from eagle3.errors import ConfigError
 from eagle3.server.nccl_names import CHOICES, LABELS, PREFIX, contradiction, impossible, unknown
@@ -42,7 +42,7 @@ def profile_env(profile: NcclProfile, key: str, extra: Sequence[str] = ()) -> di
     if (wrong := contradiction(env)) is not None:
         raise ConfigError(f"{key}.env: {wrong}; keep one of them")
     shell = inherited(env)
-    if (wrong := contradiction({**shell, **env})) is not None:
+    if (wrong := contradiction(in_force(env))) is not None:
         raise ConfigError(f"{key}.env: {wrong}, in part from the shell ({', '.join(shell)}): unset it there")
     for name in (CHOICES & shell.keys()) - {*extra}:
         if (wrong := impossible(name, shell[name])) is not None:
@@ -59,9 +59,14 @@ def inherited(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def in_force(env: Mapping[str, str]) -> dict[str, str]:
+    """All that NCCL reads in a server: what the shell sets, and the profile's, which has the last word."""
+    return {**inherited(env), **env}
+
+
 def profile_name(profile: NcclProfile) -> str:
     """Its name, and whether it is not what the shipped profile of that name says."""
-    shipped = PROJECT / "conf" / "nccl" / f"{profile.name}.yaml"
+    shipped = option_file("nccl", profile.name)
     if not shipped.is_file():
         return profile.name
     content = OmegaConf.to_container(OmegaConf.load(shipped))
