@@ -230,13 +230,22 @@ def test_an_unwritable_folder_is_named(tmp_path):
         extract(tmp_path, the_config(), [5, 6])
 
 
+OUTLIVES = """
+import sys, time
+from pathlib import Path
+told, until = Path(sys.argv[1]), time.monotonic() + 60
+while time.monotonic() < until and not (told.exists() and "waiting for" in told.read_text()):
+    time.sleep(0.02)
+"""
+"""Ends once somebody says that it is waited for."""
+
+
 def test_whatever_still_writes_is_waited_for(tmp_path):
     """A writer of the server whose client was killed may outlive the server itself."""
-    work = tmp_path / "out" / "work"
-    code = "import time; time.sleep(1.5)"
-    old = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, DUMP_FOLDER: str(work)})
+    work, told = tmp_path / "out" / "work", tmp_path / "metrics.jsonl"
+    old = subprocess.Popen([sys.executable, "-c", OUTLIVES, str(told)], env={**os.environ, DUMP_FOLDER: str(work)})
     with pytest.raises(ConfigError, match="no_such_flag"):
         extract(tmp_path, the_config(no_such_flag=1), [5, 6])
     assert old.poll() == 0
-    notes = [row["note"] for row in Tail(tmp_path / "metrics.jsonl").rows() if "note" in row]
+    notes = [row["note"] for row in Tail(told).rows() if "note" in row]
     assert notes == [f"waiting for the server of an earlier run to end (process {old.pid})"]
