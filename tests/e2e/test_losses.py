@@ -240,7 +240,10 @@ class Killer:
         if victim is None:  # it is not there yet
             return False
         time.sleep(self.chance.uniform(0.0, 0.05))
-        victim.kill()
+        try:
+            victim.kill()
+        except psutil.NoSuchProcess:  # it has just ended by itself
+            return False
         self.told.append(f"{self.left.pop(0)} after {time.monotonic() - self.began:.1f} s, {committed(folder)} commits")
         return True
 
