@@ -22,8 +22,8 @@ def quantity(value: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    """`1 job`, `2,000 jobs`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def numbers(values: Iterable[int]) -> str:

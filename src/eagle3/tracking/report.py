@@ -17,7 +17,7 @@ from eagle3.tracking.plots import write_plots
 from eagle3.tracking.results import proof_texts
 from eagle3.tracking.samples import sample_section
 from eagle3.tracking.summary import ReportInputs, Results, StageRecord, replay_command, serve_command
-from eagle3.units import acceptances, duration, quantity, size
+from eagle3.units import acceptances, counted, duration, quantity, size
 
 __all__ = ["ReportInputs", "StageRecord", "final_table", "write_report"]
 
@@ -157,7 +157,7 @@ def _setup_rows(results: Results) -> list[tuple[str, str]]:
         rows.append(("server", f"SGLang {version}, {cfg.server.device}{gpus}, NCCL profile {cfg.nccl.extraction.name}"))
     if "train" in results.stages:
         rows.append(("drafter", _drafter(results)))
-        length = f"{cfg.trainer.max_steps} steps" if cfg.trainer.max_steps else _count(cfg.trainer.epochs, "epoch")
+        length = f"{cfg.trainer.max_steps} steps" if cfg.trainer.max_steps else counted(cfg.trainer.epochs, "epoch")
         batch = cfg.trainer.tokens_per_batch * cfg.trainer.accumulate * cfg.trainer.devices * cfg.trainer.nodes
         rows.append(
             (
@@ -167,15 +167,11 @@ def _setup_rows(results: Results) -> list[tuple[str, str]]:
             )
         )
     if too_long := results.too_long:
-        rows.append(("left out", f"{_count(too_long, 'prompt')}, too long for the target's context"))
+        rows.append(("left out", f"{counted(too_long, 'prompt')}, too long for the target's context"))
     if results.given is not None:
         rows.append(("drafter", f"{results.given}, measured as it was given"))
         rows += [("trained on", results.training)] if results.training is not None else []
     return rows
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n:,} {thing}" + ("" if n == 1 else "s")
 
 
 def _drafter(results: Results) -> str:
@@ -183,7 +179,7 @@ def _drafter(results: Results) -> str:
     hidden = made.get("hidden_size") or cfg.hidden_size
     heads = made.get("num_attention_heads") or cfg.num_heads
     draft = made.get("draft_vocab_size") or cfg.draft_vocab_size
-    parts = [_count(made.get("num_hidden_layers") or cfg.num_layers, "layer")]
+    parts = [counted(made.get("num_hidden_layers") or cfg.num_layers, "layer")]
     parts += [f"hidden size {hidden:,}"] if hidden else []
     parts += [f"{heads} heads"] if heads else []
     parts += [f"draft vocabulary {draft:,}"]
@@ -209,11 +205,11 @@ def _data_rows(results: Results) -> list[tuple[str, str]]:
             text = f"{quantity(held.get('sequences', 0))} conversations, {quantity(held.get('tokens', 0))} tokens"
             rows.append(("held out", text))
     if manifest:
-        states, shards = len(manifest.get("states", [])), _count(len(manifest.get("shards", [])), "shard")
+        states, shards = len(manifest.get("states", [])), counted(len(manifest.get("shards", [])), "shard")
         text = f"{size(manifest.get('bytes', 0))} in {shards}, {states} states a token"
         rows.append(("hidden states", text))
         bad = manifest.get("quarantined") or {}
-        rows.append(("quarantined", _count(len(bad), "sequence") if bad else "none"))
+        rows.append(("quarantined", counted(len(bad), "sequence") if bad else "none"))
         rows += [("proof", text) for text in proof_texts(manifest.get("proof") or {})]
         if lost := manifest.get("quantisation"):
             rows.append((f"stored as {manifest['dtype']}", quantisation_text(lost)))
